@@ -1,0 +1,97 @@
+// Backends: what runs a sandbox. Words: *plan* checks a request against the host and acquires nothing; *launch* makes
+// a running instance; *adopt* finds an instance that survived an agent restart; *stop* ends its processes. What an
+// instance holds on the host is journalled through `ResourceScope` and given back by the backend's `releases`.
+//
+// One life: plan(spec) → core accepts (record, leases, journal) → launch → instance.channel() … → instance.stop() →
+// core releases the rows, newest first. After an agent restart: adopt(row) → instance, or null → release the rows.
+import type { GuestChannel } from "./channel.ts";
+import type { JsonObject } from "./json.ts";
+import type { Release, ResourceScope } from "./resource.ts";
+import type { Volume } from "./storage.ts";
+
+/** Who a process is, across agent restarts: pid alone is reused by the kernel. */
+export interface ProcessIdentity {
+  readonly pid: number;
+  /** Field 22 of `/proc/<pid>/stat`, in clock ticks since boot. */
+  readonly startTicks: number;
+  readonly bootId: string;
+}
+
+/** What `plan` answers. `spec` is the normalised request; it goes into the record and into `launch`. */
+export interface SandboxPlan {
+  readonly spec: JsonObject;
+  /** Host-wide leases that the core takes in the accept transaction. */
+  readonly leases: readonly ("uid" | "address" | "cid")[];
+  readonly vcpus: number;
+  readonly memoryMib: number;
+  /** Bound on the writable volume in bytes. */
+  readonly volumeCapBytes: number;
+  /** How the record shows the sandbox's isolation. */
+  readonly isolation: string;
+  /** Things that are not enforced because the operator allowed best effort. */
+  readonly notes: readonly string[];
+}
+
+export interface LaunchRequest {
+  readonly sandboxId: string;
+  /** `[a-z0-9]{12}`: for names with a length limit (control groups, sockets, interfaces). */
+  readonly shortName: string;
+  readonly spec: JsonObject;
+  /** Values of the leases that the plan asked for, for example `{ uid: 200017 }`. */
+  readonly leases: Readonly<Record<string, number>>;
+  /** The instance's own directory for host-side files, 0700 root; outside the sandbox. */
+  readonly instanceDir: string;
+  /** Directory for sockets, made by the core, short enough for a socket path. */
+  readonly socketDir: string;
+  readonly volume: Volume;
+  /** Authenticates the host at the guest agent. Goes to the guest by descriptor, never by argument or log. */
+  readonly token: string;
+  readonly resources: ResourceScope;
+}
+
+export type AdoptRequest = Omit<LaunchRequest, "volume"> & {
+  readonly volume: Volume;
+  readonly identity: ProcessIdentity;
+};
+
+export interface InstanceEnd {
+  readonly reason: string;
+  readonly atUnixMs: number;
+}
+
+/** A running sandbox as its backend sees it. */
+export interface Instance {
+  /** The process that stands for the sandbox on the host; stored in the record. */
+  readonly identity: ProcessIdentity;
+  /** Shown as `pid` in the record; null where the reference shows null. */
+  readonly visiblePid: number | null;
+  /** What confines the sandbox, in the wire's words, or null where that has no meaning. */
+  readonly enforcement: JsonObject | null;
+  /** The warm channel to the guest agent; rejects with `SANDBOX_GONE` once the sandbox ended. */
+  channel(): Promise<GuestChannel>;
+  /** Resolves once, when the sandbox ends for whatever reason. */
+  readonly ended: Promise<InstanceEnd>;
+  /** Ends the sandbox within `budgetMs`: ask, then kill. Resolves when its processes are gone. */
+  stop(budgetMs: number): Promise<void>;
+  /** Lets go without stopping, so that another agent process can adopt. */
+  detach(): Promise<void>;
+}
+
+export interface Backend {
+  /** Release functions by resource kind, for every kind that this backend journals. */
+  readonly releases: Readonly<Record<string, Release>>;
+  /** Rejects with an `AgentError` (400, 403, 501, 503) before anything is acquired. `request` is untrusted. */
+  plan(request: JsonObject): Promise<SandboxPlan>;
+  launch(request: LaunchRequest): Promise<Instance>;
+  /** Facet: the instance survives the agent. Null: it is gone. */
+  readonly adopt?: (request: AdoptRequest) => Promise<Instance | null>;
+  /** Facet: freezes and thaws in place. */
+  readonly pause?: { pause(instance: Instance): Promise<void>; resume(instance: Instance): Promise<void> };
+  /**
+   * Facet: how a dry-run is undone. `workspace-copy`: the core clones the volume, launches a second instance on the
+   * clone with the same leases, and throws it away.
+   */
+  readonly dryRun?: "workspace-copy" | "snapshot";
+  /** True when this uid is free of processes, control groups and System V IPC and may be leased again. */
+  readonly uidIsClean?: (uid: number) => Promise<boolean>;
+}

@@ -1,0 +1,34 @@
+// Storage: writable volumes for sandboxes. A volume is a directory with a bound on its size; a clone is an independent
+// copy at one instant. Capability words: `hard_cap` (the bound holds while a command runs), `instant_clone` (a clone
+// costs the same whatever the volume holds).
+import type { Release, ResourceScope } from "./resource.ts";
+
+export interface Volume {
+  /** Resource name: the sandbox id, or `<id>.<purpose>` for a clone. `[A-Za-z0-9.-]{1,128}`. */
+  readonly name: string;
+  /** Absolute host directory that is the root of the volume. */
+  readonly path: string;
+  readonly capBytes: number;
+  /** Whether the bound holds while a command runs. */
+  readonly hardCap: boolean;
+}
+
+export interface VolumeRequest {
+  readonly name: string;
+  readonly capBytes: number;
+  /** Owner of the volume's root directory, mode 0700. */
+  readonly uid: number;
+  readonly gid: number;
+}
+
+export interface Storage {
+  readonly releases: Readonly<Record<string, Release>>;
+  createVolume(request: VolumeRequest, resources: ResourceScope): Promise<Volume>;
+  /** Clones `source` under a new name with the same owner; the source may be in use. */
+  cloneVolume(source: Volume, request: VolumeRequest, resources: ResourceScope): Promise<Volume>;
+  /** The volume of a sandbox after an agent restart, or null when it is gone. */
+  openVolume(name: string): Promise<Volume | null>;
+  usage(volume: Volume): Promise<{ bytes: number }>;
+  /** Stops what the plugin runs in the agent (watchers); volumes stay. */
+  close(): Promise<void>;
+}

@@ -1,0 +1,95 @@
+// Every error code of the agent: its HTTP status, whether the same call may work later, and its default message.
+// A message that a client of the reference API matches on is kept to the letter. Codes are only ever added.
+
+interface ErrorEntry {
+  readonly status: number;
+  readonly retryable: boolean;
+  readonly message: string;
+}
+
+const entry = (status: number, message: string, retryable = false): ErrorEntry => ({ status, message, retryable });
+
+export const catalogue = {
+  // The request itself.
+  BAD_REQUEST: entry(400, "bad request"),
+  MALFORMED_JSON: entry(400, "the body is not valid JSON"),
+  INVALID_FIELD: entry(422, "a field has the wrong type or is missing"),
+  UNSUPPORTED_MEDIA_TYPE: entry(415, "send Content-Type: application/json"),
+  BODY_TOO_LARGE: entry(413, "the request body is too large"),
+  COMMAND_TOO_LARGE: entry(413, "the command is larger than 1 MiB"),
+  ROUTE_NOT_FOUND: entry(404, "no such route"),
+  METHOD_NOT_ALLOWED: entry(405, "this route does not answer that method"),
+  RATE_LIMITED: entry(429, "too many requests; try again later", true),
+
+  // Who is calling.
+  AUTH_REQUIRED: entry(401, "missing or invalid bearer token"),
+  ADMIN_REQUIRED: entry(403, "admin role required"),
+  ORIGIN_REFUSED: entry(403, "requests from this origin are refused"),
+  TENANT_REFUSED: entry(403, "this token may not act for that tenant"),
+  HOST_WIDE_REFUSED: entry(403, "a tenant's token may not use host-wide routes"),
+  HOST_PATH_REFUSED: entry(403, "a tenant's token may not name host paths"),
+  QUOTA_EXCEEDED: entry(403, "the quota of this token is used up"),
+
+  // Idempotency.
+  IDEMPOTENCY_KEY_INVALID: entry(400, "Idempotency-Key must be 1 to 255 visible ASCII characters"),
+  IDEMPOTENCY_IN_FLIGHT: entry(409, "a request with this Idempotency-Key is in flight", true),
+  IDEMPOTENCY_MISMATCH: entry(422, "this Idempotency-Key was used with a different body"),
+  IDEMPOTENCY_BODY_TOO_LARGE: entry(413, "a request with an Idempotency-Key is limited to 16 MiB"),
+
+  // Sandboxes.
+  SANDBOX_NOT_FOUND: entry(404, "VM not found"),
+  SANDBOX_EXISTS: entry(409, "a sandbox with this id exists"),
+  SANDBOX_BUSY: entry(409, "another operation on this sandbox is in progress", true),
+  SANDBOX_NOT_READY: entry(412, "the sandbox is not ready", true),
+  SANDBOX_PAUSED: entry(423, "the sandbox is paused"),
+  SANDBOX_GONE: entry(409, "the sandbox has ended"),
+  INVALID_STATE: entry(412, "the sandbox is in a state that does not allow this"),
+  INVALID_ID: entry(400, "an id is 1 to 64 of A-Z, a-z, 0-9 and -"),
+  CREATE_KIND_MISSING: entry(400, "name a template, a spec or a procbox"),
+  TEMPLATE_NOT_FOUND: entry(404, "template not found"),
+  SANDBOXES_EXHAUSTED: entry(503, "this host runs as many sandboxes as its limit allows", true),
+
+  // Backends and plugins.
+  PROCBOX_DISABLED: entry(403, "procbox sandboxes are disabled on this host"),
+  CONFINEMENT_UNAVAILABLE: entry(503, "this host cannot confine the sandbox as asked"),
+  UID_POOL_EXHAUSTED: entry(503, "no free sandbox uid", true),
+  LAUNCH_FAILED: entry(500, "the sandbox could not be started"),
+  NOT_SUPPORTED: entry(501, "this backend cannot do that"),
+  CAPABILITY_MISSING: entry(501, "a capability of the host is missing"),
+  PLUGIN_NOT_FOUND: entry(404, "no such plugin"),
+  PLUGIN_REFUSED: entry(400, "the plugin was refused"),
+  PLUGIN_FAULT: entry(500, "a plugin failed"),
+
+  // Commands, files and change-sets in the guest.
+  GUEST_ERROR: entry(400, "guest agent error"),
+  GUEST_UNREACHABLE: entry(503, "the guest agent does not answer", true),
+  PROTOCOL_MISMATCH: entry(502, "the guest agent speaks another protocol"),
+  PATH_INVALID: entry(400, "unsafe or invalid path"),
+  PATHS_REQUIRED: entry(400, "paths is required"),
+  FILE_NOT_FOUND: entry(400, "path not found"),
+  FILE_NOT_REGULAR: entry(400, "not a regular file"),
+  FILE_DENIED: entry(400, "the sandbox may not access this path"),
+  FILE_IS_SYMLINK: entry(400, "symbolic links are not followed"),
+  NOT_A_DIRECTORY: entry(400, "not a directory"),
+  FILE_TOO_LARGE: entry(413, "the file is larger than the limit"),
+  WORKSPACE_FULL: entry(413, "the workspace is full"),
+  WALK_FAILED: entry(400, "listing the files failed"),
+  LISTING_TOO_LARGE: entry(413, "too many files; narrow the paths"),
+  BASELINE_MISSING: entry(404, "no baseline recorded for this sandbox"),
+  BASELINE_CORRUPT: entry(400, "the stored baseline is corrupt; take a new one"),
+  BASELINE_MODE_CHANGED: entry(409, "the baseline used another fingerprint mode; take a new one"),
+  DRY_RUN_BUSY: entry(409, "another dry-run or restore is running on this sandbox", true),
+  DRY_RUN_NOT_REVERTED: entry(500, "the changes may still be in the sandbox"),
+
+  // The agent and its host.
+  CONFIG_INVALID: entry(400, "the configuration is invalid"),
+  STATE_LOCKED: entry(503, "another agent uses this state directory"),
+  STATE_NEWER: entry(503, "the state directory was written by a newer version"),
+  STATE_UNAVAILABLE: entry(503, "the state could not be written", true),
+  HOST_FULL: entry(507, "the host has no space left", true),
+  SHUTTING_DOWN: entry(503, "the agent is shutting down", true),
+  DEADLINE_EXCEEDED: entry(504, "the operation took too long", true),
+  INTERNAL: entry(500, "internal error"),
+} as const satisfies Record<string, ErrorEntry>;
+
+export type ErrorCode = keyof typeof catalogue;
