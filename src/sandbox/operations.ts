@@ -1,0 +1,113 @@
+// What can be asked of the agent. HTTP, the command line and tests call these and nothing deeper; nothing here knows
+// how a caller reached the agent.
+import type { FingerprintMode } from "../contracts/change-set.ts";
+import type { EntryKind, ExecResult, FileContent } from "../contracts/channel.ts";
+import type { JsonObject } from "../contracts/json.ts";
+
+/** Who is asking, as decided by the transport. `tenant` null = not bound to a tenant. */
+export interface Caller {
+  readonly actor: string;
+  readonly role: "admin" | "read-only";
+  readonly tenant: string | null;
+  /** Stable name of the token for quotas, or null when authentication is off. */
+  readonly token: string | null;
+}
+
+/** The wire's VM record (field names as on the wire), with the additive fields of `GET /v1/sandboxes/{id}`. */
+export type VmRecord = JsonObject & { readonly id: string };
+
+export interface CreateSandboxRequest {
+  readonly id?: string;
+  readonly name?: string;
+  readonly tenant?: string;
+  readonly labels?: Readonly<Record<string, string>>;
+  readonly ttlSeconds?: number;
+  /** Backend id and its untrusted request, for example `procbox` and the body's `procbox` object. */
+  readonly backend: string;
+  readonly backendRequest: JsonObject;
+  /** Durable replay: committed with the accept and ready transactions. */
+  readonly idempotencyHash?: string;
+}
+
+export interface ListFilter {
+  readonly state?: string;
+  readonly name?: string;
+  readonly tenant?: string;
+  /** Label selector `a=b,c!=d,has,!hasnt`. */
+  readonly label?: string;
+}
+
+export interface ProcessRequest {
+  readonly command?: string;
+  readonly argv?: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+  readonly cwd?: string;
+  readonly timeoutSeconds?: number;
+}
+
+export interface BaselineReply {
+  readonly files: number;
+  readonly mode: FingerprintMode;
+  readonly paths: readonly Uint8Array[];
+}
+
+/** A change that the three reference lists do not hold: links, directories, specials, mode and ownership. */
+export interface OtherChange {
+  readonly path: Uint8Array;
+  readonly change: "added" | "modified" | "deleted" | "mode" | "owner" | "type";
+  readonly kind: EntryKind;
+}
+
+/** Paths are bytes because names need not be UTF-8; all lists are sorted by bytes. */
+export interface Changes {
+  readonly added: readonly Uint8Array[];
+  readonly modified: readonly Uint8Array[];
+  readonly deleted: readonly Uint8Array[];
+  readonly unchanged: number;
+  readonly other: readonly OtherChange[];
+  readonly mode: FingerprintMode;
+  readonly paths: readonly Uint8Array[];
+}
+
+export interface ChangesReply extends Changes {
+  readonly baselineTakenAtUnix: number;
+}
+
+export interface DryRunRequest {
+  readonly command: string;
+  readonly timeoutSeconds?: number;
+  readonly paths?: readonly string[];
+}
+
+export interface DryRunReply {
+  readonly changes: Changes;
+  readonly exec: ExecResult;
+  readonly revertedVia: "workspace-copy" | "snapshot";
+}
+
+/** Every method rejects with `AgentError`. Unknown and foreign ids are `SANDBOX_NOT_FOUND` alike. */
+export interface Operations {
+  create(caller: Caller, request: CreateSandboxRequest): Promise<VmRecord>;
+  list(caller: Caller, filter: ListFilter): readonly VmRecord[];
+  get(caller: Caller, id: string): VmRecord;
+  /** Whether the caller may see this id; the transport's guard for every path that carries one. */
+  visible(caller: Caller, id: string): boolean;
+  remove(caller: Caller, id: string): Promise<void>;
+  start(caller: Caller, id: string): Promise<VmRecord>;
+  stop(caller: Caller, id: string): Promise<VmRecord>;
+  pause(caller: Caller, id: string): Promise<VmRecord>;
+  resume(caller: Caller, id: string): Promise<VmRecord>;
+  update(
+    caller: Caller,
+    id: string,
+    patch: { readonly name?: string; readonly labels?: Readonly<Record<string, string | null>> },
+  ): Promise<VmRecord>;
+  ping(caller: Caller, id: string): Promise<void>;
+  /** Killed at its end with everything it left behind; a timeout is exit code 124 on the wire. */
+  process(caller: Caller, id: string, request: ProcessRequest): Promise<ExecResult>;
+  readFile(caller: Caller, id: string, path: string): Promise<FileContent>;
+  writeFile(caller: Caller, id: string, path: string, content: Uint8Array, mode: number): Promise<void>;
+  baseline(caller: Caller, id: string, paths: readonly string[]): Promise<BaselineReply>;
+  changes(caller: Caller, id: string, paths?: readonly string[]): Promise<ChangesReply>;
+  dryRun(caller: Caller, id: string, request: DryRunRequest): Promise<DryRunReply>;
+}
