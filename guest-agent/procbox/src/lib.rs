@@ -1,0 +1,1 @@
+//! Process sandboxes: launcher, supervisor and init, one confined tree per sandbox.

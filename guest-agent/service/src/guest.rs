@@ -1,0 +1,136 @@
+//! What a guest can do, as the server needs it. The VM agent and the process-sandbox supervisor implement this;
+//! bytes always travel through pipes, so that the doer may be another process.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use tokio::net::unix::pipe;
+use wire::request::*;
+use wire::Fault;
+
+/// A future that lives on the server's single thread.
+pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// The guest behind the server. One value serves every connection; methods are called concurrently on one
+/// thread inside a `tokio::task::LocalSet`, and dropping a returned future must leave nothing behind.
+#[allow(async_fn_in_trait)]
+pub trait Guest: 'static {
+    /// What WELCOME says about this guest.
+    fn description(&self) -> Description;
+
+    /// Starts a command (`request.program()` has been checked). Returns once it runs. Errors: `SPAWN_FAILED`,
+    /// `NOT_FOUND` (cwd), `GONE`.
+    async fn exec(&self, request: ExecRequest) -> Result<Execution, Fault>;
+
+    /// Opens a regular file and begins to send its content.
+    async fn read_file(&self, request: ReadFileRequest) -> Result<FileDownload, Fault>;
+
+    /// Begins to take a file's content.
+    async fn write_file(&self, request: WriteFileRequest) -> Result<FileUpload, Fault>;
+
+    /// Begins a walk. A walk that fails before its first byte may say so here or in `ended`.
+    async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault>;
+
+    /// Stops the guest and returns at once. Called after the answer has been sent; there is no later error.
+    fn shutdown(&self, request: ShutdownRequest);
+
+    /// Facet: the guest has an identity of its own that can be reset.
+    fn identity(&self) -> Option<&dyn ResetIdentity> {
+        None
+    }
+
+    /// Facet: interactive shells on a terminal.
+    fn shells(&self) -> Option<&dyn OpenShell> {
+        None
+    }
+}
+
+/// Who answers.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Program and version, such as `fluxvm-guest-agent/0.1.0`.
+    pub agent: String,
+    /// `vm` or `procbox`.
+    pub mode: &'static str,
+    /// Differs whenever the guest agent process is a different one.
+    pub boot: String,
+}
+
+/// A running command. Dropping it stops neither the command nor what it started.
+pub struct Execution {
+    pub pid: u32,
+    /// Present when `request.stdin` asked for it. Dropping it is end-of-file for the command.
+    pub stdin: Option<pipe::Sender>,
+    pub stdout: pipe::Receiver,
+    pub stderr: pipe::Receiver,
+    pub control: Box<dyn Control>,
+    /// Ready when the command's main process has ended and, with `request.kill_group`, everything that it left
+    /// behind has been killed. `GONE` when the guest ended under it.
+    pub ended: LocalFuture<Result<Ended, Fault>>,
+}
+
+/// How to act on a running command. Both are no-ops once it has ended.
+pub trait Control {
+    /// Sends `signal` (1 … 64) to the command's process group. Error `BAD_ARGUMENT`, or `GONE`.
+    fn signal(&self, signal: i32) -> Result<(), Fault>;
+
+    /// Kills everything the command started, as far as this guest can tell (group, control group).
+    fn kill_all(&self);
+}
+
+/// How a command ended. The guest's claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub status: ExitStatus,
+    pub oom_killed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitStatus {
+    Code(i32),
+    Signal(i32),
+}
+
+/// A file on its way to the host: `bytes` until end-of-file, then `ended`, with the number of bytes sent.
+pub struct FileDownload {
+    /// Bytes it had when it was opened.
+    pub size: u64,
+    /// Its permission bits and set-id bits (07777).
+    pub mode: u32,
+    pub bytes: pipe::Receiver,
+    pub ended: LocalFuture<Result<u64, Fault>>,
+}
+
+/// A file on its way into the guest. `bytes` takes the form of `files::chunks`: u32 big-endian length and that
+/// many bytes, again and again; length 0 commits. End-of-file before that leaves the old content in place.
+pub struct FileUpload {
+    pub bytes: pipe::Sender,
+    /// The size of the file now in place.
+    pub ended: LocalFuture<Result<u64, Fault>>,
+}
+
+/// A listing on its way to the host: `bytes` until end-of-file, then `ended`. Dropping it stops the walk.
+pub struct ManifestDownload {
+    pub bytes: pipe::Receiver,
+    pub ended: LocalFuture<Result<ManifestSummary, Fault>>,
+}
+
+/// Facet of a guest that is cloned with its memory.
+pub trait ResetIdentity {
+    /// Does what it can and reports the rest.
+    fn reset_identity(&self, request: ResetIdentityRequest) -> IdentityReport;
+}
+
+/// Facet of a guest with terminals.
+pub trait OpenShell {
+    /// Starts a login shell of `cols` × `rows`. Error `SPAWN_FAILED`.
+    fn open_shell(&self, cols: u16, rows: u16) -> Result<Shell, Fault>;
+}
+
+/// A shell on a terminal. Dropping it hangs the terminal up.
+pub struct Shell {
+    /// The terminal's master side, non-blocking.
+    pub master: OwnedFd,
+    /// Ready when the shell has ended.
+    pub ended: LocalFuture<()>,
+}

@@ -1,0 +1,58 @@
+//! How an operation fails on the wire: a code for programs and a message for people.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The codes of PROTOCOL.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ErrorCode {
+    Unauthorized,
+    Protocol,
+    UnknownOp,
+    BadArgument,
+    TooManyStreams,
+    NotFound,
+    NotRegular,
+    NotDirectory,
+    Symlink,
+    Denied,
+    TooLarge,
+    NoSpace,
+    WalkFailed,
+    Limit,
+    SpawnFailed,
+    Cancelled,
+    Interrupted,
+    Gone,
+    Internal,
+}
+
+/// A failed operation. The message names the object and the cause; it never holds a secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    pub code: ErrorCode,
+    pub message: String,
+}
+
+impl Fault {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub fn protocol(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Protocol, message)
+    }
+
+    pub fn bad_argument(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::BadArgument, message)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
