@@ -16,6 +16,26 @@ export interface Caller {
 /** The wire's VM record (field names as on the wire), with the additive fields of `GET /v1/sandboxes/{id}`. */
 export type VmRecord = JsonObject & { readonly id: string };
 
+/**
+ * A request that may be sent again. The core commits `begin` with the first transaction of the operation and `finish`,
+ * with the rendered reply, in the transaction that makes the result durable; when the operation fails its row is gone.
+ * So the transport writes nothing itself: it looks the row up before, and answers what `reply` renders after.
+ */
+export interface IdempotentRequest {
+  readonly hash: string;
+  readonly bodyHash: string;
+  /** Renders the stored reply; must be pure and quick. `record` is null for a removal. */
+  readonly reply: (record: VmRecord | null) => { readonly status: number; readonly body: string };
+}
+
+/** Use and limits of one token; null = no limit. */
+export interface QuotaReply {
+  readonly vms: number;
+  readonly memoryMib: number;
+  readonly vmsMax: number | null;
+  readonly memoryMibMax: number | null;
+}
+
 export interface CreateSandboxRequest {
   readonly id?: string;
   readonly name?: string;
@@ -25,8 +45,7 @@ export interface CreateSandboxRequest {
   /** Backend id and its untrusted request, for example `procbox` and the body's `procbox` object. */
   readonly backend: string;
   readonly backendRequest: JsonObject;
-  /** Durable replay: committed with the accept and ready transactions. */
-  readonly idempotencyHash?: string;
+  readonly idempotency?: IdempotentRequest;
 }
 
 export interface ListFilter {
@@ -92,7 +111,8 @@ export interface Operations {
   get(caller: Caller, id: string): VmRecord;
   /** Whether the caller may see this id; the transport's guard for every path that carries one. */
   visible(caller: Caller, id: string): boolean;
-  remove(caller: Caller, id: string): Promise<void>;
+  /** Accepts any state; resolves when the record and everything that it held are gone. */
+  remove(caller: Caller, id: string, idempotency?: IdempotentRequest): Promise<void>;
   start(caller: Caller, id: string): Promise<VmRecord>;
   stop(caller: Caller, id: string): Promise<VmRecord>;
   pause(caller: Caller, id: string): Promise<VmRecord>;
@@ -110,4 +130,5 @@ export interface Operations {
   baseline(caller: Caller, id: string, paths: readonly string[]): Promise<BaselineReply>;
   changes(caller: Caller, id: string, paths?: readonly string[]): Promise<ChangesReply>;
   dryRun(caller: Caller, id: string, request: DryRunRequest): Promise<DryRunReply>;
+  quota(caller: Caller): QuotaReply;
 }
