@@ -75,6 +75,8 @@ export interface StoredState {
   readonly secrets: readonly { readonly id: string; readonly name: string; readonly value: string }[];
   readonly resources: readonly ResourceRow[];
   readonly leases: readonly LeaseRow[];
+  /** Hashes of the idempotency rows without a reply: requests that an earlier agent process never answered. */
+  readonly inFlight: readonly string[];
 }
 
 /** The durable state. Nothing is acknowledged before it is committed. */
