@@ -1,0 +1,222 @@
+// The process-sandbox backend: plans a request against this host, launches a supervisor, finds it again after an agent
+// restart. What it holds on the host: control groups, and one process (the supervisor; everything inside dies with it).
+import { mkdir, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { AgentError } from "../../src/errors/agent-error.ts";
+import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from "../../src/contracts/backend.ts";
+import type { JsonObject } from "../../src/contracts/json.ts";
+import type { PluginContext } from "../../src/contracts/plugin.ts";
+import type { Resource } from "../../src/contracts/resource.ts";
+import { type CgroupHost, cgroupData, findCgroups, makeCgroups, planCgroups, removeCgroups } from "./cgroup.ts";
+import { EXIT_RECORD_NAME, ProcboxInstance, SOCKET_NAME } from "./instance.ts";
+import { ask, startLauncher } from "./launcher.ts";
+import type { ProcboxOptions } from "./options.ts";
+import { launchConfig, WORKSPACE_INSIDE } from "./policy.ts";
+import { isAlive, signal, waitGone } from "./process.ts";
+import { parseRequest, type ProcboxSpec } from "./request.ts";
+import { uidIsClean } from "./uid.ts";
+
+const CGROUP = "procbox-cgroup";
+const PROCESS = "procbox-process";
+const MARKER_NAME = "procbox.json";
+const MIB = 1024 * 1024;
+const RELEASE_BUDGET_MS = 5_000;
+
+export async function createDriver(context: PluginContext<ProcboxOptions>): Promise<Backend> {
+  const { options, host } = context;
+  const executable = host.guestAgentPath;
+  if (executable === null) throw new AgentError("CAPABILITY_MISSING", "this build has no guest agent");
+  const isRoot = host.uid === 0;
+  const cgroups = isRoot ? await findCgroups() : null;
+  const driver = new ProcboxDriver(context, executable, cgroups);
+  return {
+    releases: {
+      [CGROUP]: (resource) => removeCgroups(resource.data),
+      [PROCESS]: releaseProcess,
+    },
+    plan: (request) => driver.plan(request),
+    launch: (request) => driver.launch(request),
+    adopt: (request) => driver.adopt(request),
+    dryRun: "workspace-copy",
+    uidIsClean: (uid) => uidIsClean([uid, uid + options.uid_count]),
+  };
+}
+
+class ProcboxDriver {
+  readonly #context: PluginContext<ProcboxOptions>;
+  readonly #executable: string;
+  readonly #cgroups: CgroupHost | null;
+
+  constructor(context: PluginContext<ProcboxOptions>, executable: string, cgroups: CgroupHost | null) {
+    this.#context = context;
+    this.#executable = executable;
+    this.#cgroups = cgroups;
+  }
+
+  async plan(request: JsonObject): Promise<SandboxPlan> {
+    const { options } = this.#context;
+    if (!options.enabled) throw new AgentError("PROCBOX_DISABLED");
+    const spec = parseRequest(request, options);
+    this.#checkPorts(spec);
+    const notes = await this.#checkHost(spec);
+    return {
+      spec: { ...spec },
+      leases: this.#ownUids() ? ["uid"] : [],
+      vcpus: 1,
+      memoryMib: spec.memory_mib,
+      volumeCapBytes: options.max_workspace_mib * MIB,
+      isolation: options.isolation,
+      notes,
+    };
+  }
+
+  async launch(request: LaunchRequest): Promise<Instance> {
+    const { options, host, guest, log } = this.#context;
+    const spec = request.spec as unknown as ProcboxSpec;
+    const groups = this.#cgroups === null ? null : planCgroups(this.#cgroups, request.shortName);
+    if (this.#cgroups !== null && groups !== null) {
+      const [layout, set] = [this.#cgroups, groups];
+      await request.resources.acquire({ kind: CGROUP, name: request.shortName, data: cgroupData(set) }, () =>
+        makeCgroups(layout, set, { memoryMib: spec.memory_mib, processesMax: spec.max_processes }),
+      );
+    }
+    const exitRecord = join(request.instanceDir, EXIT_RECORD_NAME);
+    await rm(exitRecord, { force: true });
+    await mkdir(request.socketDir, { recursive: true, mode: 0o700 });
+    const config = launchConfig(spec, options, {
+      sandboxId: request.sandboxId,
+      socket: join(request.socketDir, SOCKET_NAME),
+      workspace: request.volume.path,
+      hardCap: request.volume.hardCap,
+      agentUid: host.uid,
+      sandboxUid: this.#sandboxUid(request),
+      cgroup: groups?.leaves ?? null,
+      exitRecord,
+    });
+    await writeMarker(request.instanceDir, spec, config.sandbox_uid);
+
+    const row = { kind: PROCESS, name: request.shortName };
+    const launcher = await request.resources.acquire({ ...row, data: {} }, () =>
+      startLauncher(this.#executable, groups?.supervisor ?? null),
+    );
+    // The launcher does nothing before it is configured, and its identity is durable before that.
+    await request.resources.update(row.kind, row.name, { supervisor: { ...launcher.identity } });
+    const report = await launcher.configure(config, request.token).catch((error: unknown) => {
+      launcher.kill();
+      throw error;
+    });
+    await request.resources.update(row.kind, row.name, {
+      supervisor: { ...launcher.identity },
+      init: { ...report.init },
+    });
+    log.info({ sandbox: request.sandboxId, pid: launcher.identity.pid }, "process sandbox started");
+    return new ProcboxInstance({
+      identity: launcher.identity,
+      enforcement: report.enforcement,
+      socketDir: request.socketDir,
+      instanceDir: request.instanceDir,
+      token: request.token,
+      guest,
+      exited: launcher.exited,
+    });
+  }
+
+  async adopt(request: AdoptRequest): Promise<Instance | null> {
+    if (!(await isAlive(request.identity))) return null;
+    const instance = new ProcboxInstance({
+      identity: request.identity,
+      enforcement: null,
+      socketDir: request.socketDir,
+      instanceDir: request.instanceDir,
+      token: request.token,
+      guest: this.#context.guest,
+    });
+    try {
+      await (await instance.channel()).ping();
+      return instance;
+    } catch (error) {
+      this.#context.log.warn({ sandbox: request.sandboxId, err: error }, "a surviving supervisor does not answer");
+      await instance.detach();
+      return null;
+    }
+  }
+
+  #ownUids(): boolean {
+    return this.#context.host.uid === 0 && this.#context.options.uid_count > 0;
+  }
+
+  #sandboxUid(request: LaunchRequest): number | null {
+    if (this.#context.host.uid !== 0) return null;
+    return request.leases.uid ?? 0;
+  }
+
+  #checkPorts(spec: ProcboxSpec): void {
+    const { options, host } = this.#context;
+    if (spec.net_ports.length === 0) return;
+    if (!options.allow_net) {
+      throw new AgentError("BAD_REQUEST", "procbox.net_ports needs sandbox.procbox.allow_net in the configuration");
+    }
+    const reserved = spec.net_ports.filter((port) => options.reserved_ports.includes(port));
+    if (reserved.length > 0) {
+      throw new AgentError("BAD_REQUEST", `procbox.net_ports: ${reserved.join(", ")} belongs to the agent`);
+    }
+    if (host.uid === 0) {
+      throw new AgentError(
+        "CAPABILITY_MISSING",
+        "procbox.net_ports under a root agent needs a dataplane that gives the sandbox its own network; " +
+          "this build has none. Run the agent as an ordinary user, or leave net_ports out",
+        { details: { capability: "dataplane" } },
+      );
+    }
+  }
+
+  /** Asks the guest agent to plan the very policy on this kernel; every gap goes into one message. */
+  async #checkHost(spec: ProcboxSpec): Promise<string[]> {
+    const { options, host } = this.#context;
+    const config = launchConfig(spec, options, {
+      sandboxId: "plan",
+      socket: "/run/plan/agent.sock",
+      workspace: host.stateDir,
+      hardCap: true,
+      agentUid: host.uid,
+      sandboxUid: host.uid === 0 ? (this.#ownUids() ? options.uid_base : 0) : null,
+      cgroup: null,
+      exitRecord: "/run/plan/exit.json",
+    });
+    const answer = await ask(this.#executable, "procbox-plan", JSON.stringify(config));
+    const gaps = strings(answer.gaps);
+    if (gaps.length > 0 && !options.best_effort) {
+      throw new AgentError("CONFINEMENT_UNAVAILABLE", `this host cannot confine the sandbox: ${gaps.join("; ")}`, {
+        details: { gaps },
+      });
+    }
+    return [...gaps, ...strings(answer.notes)];
+  }
+}
+
+function strings(value: unknown): string[] {
+  return Array.isArray(value) ? value.map(String) : [];
+}
+
+/** What the sandbox was made with, for people and for tools that read the instance directory. */
+async function writeMarker(instanceDir: string, spec: ProcboxSpec, uid: number | null): Promise<void> {
+  const marker = { ...spec, uid, workspace: WORKSPACE_INSIDE };
+  await writeFile(join(instanceDir, MARKER_NAME), `${JSON.stringify(marker, null, 2)}\n`, { mode: 0o600 });
+}
+
+/** Kills the recorded supervisor (init and everything inside end with it) and waits until both are gone. */
+async function releaseProcess(resource: Resource): Promise<void> {
+  for (const role of ["supervisor", "init"] as const) {
+    const recorded = resource.data[role];
+    if (typeof recorded !== "object" || recorded === null || Array.isArray(recorded)) continue;
+    const identity = {
+      pid: Number(recorded.pid),
+      startTicks: Number(recorded.startTicks),
+      bootId: String(recorded.bootId),
+    };
+    await signal(identity, "SIGKILL");
+    if (!(await waitGone(identity, RELEASE_BUDGET_MS))) {
+      throw new AgentError("INTERNAL", `${role} ${identity.pid} survived SIGKILL`);
+    }
+  }
+}

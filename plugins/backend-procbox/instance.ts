@@ -1,0 +1,120 @@
+// A running process sandbox as the core sees it: its supervisor's identity, the warm channel, its end.
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { AgentError } from "../../src/errors/agent-error.ts";
+import type { Instance, InstanceEnd, ProcessIdentity } from "../../src/contracts/backend.ts";
+import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
+import type { JsonObject } from "../../src/contracts/json.ts";
+import { isAlive, signal, waitGone } from "./process.ts";
+
+const WATCH_INTERVAL_MS = 500;
+const CONNECT_TIMEOUT_MS = 5_000;
+/** Kept back from the stop budget for the kill that follows a refused shutdown. */
+const KILL_RESERVE_MS = 1_000;
+const KILL_BUDGET_MS = 5_000;
+
+export const SOCKET_NAME = "agent.sock";
+export const EXIT_RECORD_NAME = "exit.json";
+
+export interface InstanceOptions {
+  readonly identity: ProcessIdentity;
+  readonly enforcement: JsonObject | null;
+  readonly socketDir: string;
+  readonly instanceDir: string;
+  readonly token: string;
+  readonly guest: GuestConnector;
+  /** Resolves when the agent's own child ended; absent for an adopted sandbox, which is watched by identity. */
+  readonly exited?: Promise<unknown>;
+}
+
+export class ProcboxInstance implements Instance {
+  readonly identity: ProcessIdentity;
+  readonly visiblePid = null;
+  readonly enforcement: JsonObject | null;
+  readonly ended: Promise<InstanceEnd>;
+  readonly #options: InstanceOptions;
+  #channel: Promise<GuestChannel> | null = null;
+  #watching = true;
+  #gone = false;
+
+  constructor(options: InstanceOptions) {
+    this.#options = options;
+    this.identity = options.identity;
+    this.enforcement = options.enforcement;
+    this.ended = this.#watch();
+  }
+
+  channel(): Promise<GuestChannel> {
+    if (this.#gone) return Promise.reject(new AgentError("SANDBOX_GONE"));
+    this.#channel ??= this.#options.guest
+      .unix({
+        path: join(this.#options.socketDir, SOCKET_NAME),
+        token: this.#options.token,
+        connectTimeoutMs: CONNECT_TIMEOUT_MS,
+      })
+      .catch((error: unknown) => {
+        this.#channel = null;
+        throw error;
+      });
+    return this.#channel;
+  }
+
+  async stop(budgetMs: number): Promise<void> {
+    const graceMs = Math.max(0, budgetMs - KILL_RESERVE_MS);
+    if (graceMs > 0) {
+      const asked = this.channel().then((channel) => channel.shutdown(graceMs));
+      await Promise.race([asked.catch(() => undefined), Bun.sleep(graceMs)]);
+      if (await waitGone(this.identity, graceMs)) return this.#finish();
+    }
+    await signal(this.identity, "SIGKILL");
+    if (!(await waitGone(this.identity, KILL_BUDGET_MS))) {
+      throw new AgentError("DEADLINE_EXCEEDED", `supervisor ${this.identity.pid} did not end after SIGKILL`);
+    }
+    await this.#finish();
+  }
+
+  async detach(): Promise<void> {
+    this.#watching = false;
+    const channel = await this.#channel?.catch(() => null);
+    channel?.close();
+    this.#channel = null;
+  }
+
+  async #finish(): Promise<void> {
+    await this.ended;
+  }
+
+  async #watch(): Promise<InstanceEnd> {
+    const { exited } = this.#options;
+    if (exited === undefined) {
+      while (await isAlive(this.identity)) {
+        await unrefSleep(WATCH_INTERVAL_MS);
+        if (!this.#watching) return new Promise<never>(() => {});
+      }
+    } else {
+      await exited;
+      if (!this.#watching) return new Promise<never>(() => {});
+    }
+    this.#gone = true;
+    const channel = await this.#channel?.catch(() => null);
+    channel?.close();
+    return readEnd(this.#options.instanceDir);
+  }
+}
+
+/** A pause that does not keep the process running. */
+function unrefSleep(ms: number): Promise<void> {
+  return new Promise((resolve) => {
+    setTimeout(resolve, ms).unref();
+  });
+}
+
+/** The supervisor's own account of the end, or what its absence means: it was killed before it could write one. */
+async function readEnd(instanceDir: string): Promise<InstanceEnd> {
+  try {
+    const record = JSON.parse(await readFile(join(instanceDir, EXIT_RECORD_NAME), "utf8")) as Record<string, unknown>;
+    return { reason: String(record.reason).slice(0, 500), atUnixMs: Number(record.ended_at_unix_ms) };
+  } catch {
+    return { reason: "the supervisor was killed", atUnixMs: Date.now() };
+  }
+}

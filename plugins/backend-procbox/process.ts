@@ -1,0 +1,51 @@
+// Processes by identity: pid, start time and boot together, because a pid alone is reused by the kernel.
+import { readFile } from "node:fs/promises";
+import type { ProcessIdentity } from "../../src/contracts/backend.ts";
+
+const START_TICKS_FIELD = 19; // field 22 of stat(5), counted from the state that follows the command name
+const POLL_MS = 5;
+
+let bootIdOnce: Promise<string> | undefined;
+
+export function bootId(): Promise<string> {
+  bootIdOnce ??= readFile("/proc/sys/kernel/random/boot_id", "utf8").then((text) => text.trim());
+  return bootIdOnce;
+}
+
+/** Start time in clock ticks, or null when no such process lives; a zombie counts as gone. */
+export async function startTicks(pid: number): Promise<number | null> {
+  let stat: string;
+  try {
+    stat = await readFile(`/proc/${pid}/stat`, "latin1");
+  } catch {
+    return null;
+  }
+  const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+  if (fields[0] === "Z" || fields[0] === "X") return null;
+  return Number(fields[START_TICKS_FIELD]);
+}
+
+export async function isAlive(identity: ProcessIdentity): Promise<boolean> {
+  if (identity.bootId !== (await bootId())) return false;
+  return (await startTicks(identity.pid)) === identity.startTicks;
+}
+
+/** Sends a signal when the process is still the one recorded. */
+export async function signal(identity: ProcessIdentity, name: NodeJS.Signals): Promise<void> {
+  if (!(await isAlive(identity))) return;
+  try {
+    process.kill(identity.pid, name);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+  }
+}
+
+/** Waits until the process is gone; false when it still lives after `budgetMs`. */
+export async function waitGone(identity: ProcessIdentity, budgetMs: number): Promise<boolean> {
+  const deadline = performance.now() + budgetMs;
+  while (await isAlive(identity)) {
+    if (performance.now() >= deadline) return false;
+    await Bun.sleep(POLL_MS);
+  }
+  return true;
+}
