@@ -1,0 +1,222 @@
+// Starts a real agent for tests: own directories, own port, own uid range, so that several can run side by side. The
+// compiled binary is used when it is there, because that is what people run.
+import { existsSync } from "node:fs";
+import { chmod, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import { join } from "node:path";
+import type { Subprocess } from "bun";
+
+const ROOT = join(import.meta.dir, "../..");
+export const FLUXCTL = join(ROOT, "dist/fluxctl");
+const START_TIMEOUT_MS = 15_000;
+const STOP_TIMEOUT_MS = 20_000;
+const UIDS_PER_AGENT = 96;
+
+export interface AgentOptions {
+  /** Added to the configuration, top-level keys first. */
+  readonly config?: string;
+  /** Sections added after everything else. */
+  readonly sections?: string;
+  readonly procbox?: string;
+  readonly env?: Readonly<Record<string, string>>;
+  /** Runs the agent as this user instead of root. */
+  readonly uid?: number;
+  readonly auth?: string;
+  readonly poolMib?: number;
+}
+
+export const ADMIN_TOKEN = "test-admin-token-0123456789abcdef";
+export const READER_TOKEN = "test-reader-token-0123456789abcdef";
+export const TENANT_TOKEN = "test-tenant-token-0123456789abcdef";
+
+const DEFAULT_AUTH = `tokens = [
+  { token = "${ADMIN_TOKEN}", role = "admin", name = "admin" },
+  { token = "${READER_TOKEN}", role = "read-only", name = "reader" },
+  { token = "${TENANT_TOKEN}", role = "admin", name = "other", tenant = "other" },
+]`;
+
+export class TestAgent {
+  readonly dir: string;
+  readonly port: number;
+  readonly url: string;
+  readonly stateDir: string;
+  readonly runDir: string;
+  readonly uidBase: number;
+  readonly #options: AgentOptions;
+  #process: Subprocess | null = null;
+
+  private constructor(dir: string, port: number, options: AgentOptions) {
+    this.dir = dir;
+    this.port = port;
+    this.url = `http://127.0.0.1:${port}`;
+    this.stateDir = join(dir, "state");
+    this.runDir = join(dir, "run");
+    this.uidBase = 1_000_000 + port * 2 * UIDS_PER_AGENT;
+    this.#options = options;
+  }
+
+  /** Makes directories and configuration; nothing runs yet. */
+  static async prepare(options: AgentOptions = {}): Promise<TestAgent> {
+    const dir = await mkdtemp("/var/tmp/fluxvm-test-");
+    await chmod(dir, 0o711);
+    const agent = new TestAgent(dir, await freePort(), options);
+    await writeFile(join(dir, "config.toml"), agent.#configuration(), { mode: 0o600 });
+    if (options.uid !== undefined) {
+      const owned = Bun.spawn(["chown", "-R", `${options.uid}:${options.uid}`, dir]);
+      await owned.exited;
+    }
+    return agent;
+  }
+
+  static async start(options: AgentOptions = {}): Promise<TestAgent> {
+    const agent = await TestAgent.prepare(options);
+    await agent.start();
+    return agent;
+  }
+
+  get pid(): number {
+    if (this.#process === null) throw new Error("the agent is not running");
+    return this.#process.pid;
+  }
+
+  get exited(): Promise<number> {
+    if (this.#process === null) throw new Error("the agent is not running");
+    return this.#process.exited;
+  }
+
+  get configPath(): string {
+    return join(this.dir, "config.toml");
+  }
+
+  /** Starts the process and waits until it listens. */
+  async start(env: Readonly<Record<string, string>> = {}): Promise<void> {
+    const child = this.spawn(env);
+    const deadline = performance.now() + START_TIMEOUT_MS;
+    for (;;) {
+      const ready = await fetch(`${this.url}/healthz`).then(
+        (response) => response.ok,
+        () => false,
+      );
+      if (ready) return;
+      if (child.exitCode !== null || child.signalCode !== null || performance.now() > deadline) {
+        throw new Error(`the agent did not start (exit ${child.exitCode ?? child.signalCode}):\n${await this.log()}`);
+      }
+      await Bun.sleep(10);
+    }
+  }
+
+  /** Starts the process and does not wait. */
+  spawn(env: Readonly<Record<string, string>> = {}): Subprocess {
+    const command = existsSync(FLUXCTL) ? [FLUXCTL] : [process.execPath, join(ROOT, "src/main.ts")];
+    const user =
+      this.#options.uid === undefined
+        ? []
+        : ["setpriv", "--reuid", String(this.#options.uid), "--regid", String(this.#options.uid), "--clear-groups"];
+    this.#process = Bun.spawn(
+      ["/bin/sh", "-c", 'exec "$@" 2>>"$LOG"', "sh", ...user, ...command, "serve", "--config", this.configPath],
+      {
+        env: {
+          PATH: process.env.PATH ?? "",
+          HOME: this.dir,
+          LOG: join(this.dir, "agent.log"),
+          ...this.#options.env,
+          ...env,
+        },
+        stdin: "ignore",
+        stdout: "ignore",
+        stderr: "ignore",
+      },
+    );
+    return this.#process;
+  }
+
+  /** Graceful stop; sandboxes go on. */
+  async stop(): Promise<number> {
+    const child = this.#process;
+    if (child === null) return 0;
+    child.kill("SIGTERM");
+    const timer = setTimeout(() => child.kill("SIGKILL"), STOP_TIMEOUT_MS);
+    const code = await child.exited;
+    clearTimeout(timer);
+    this.#process = null;
+    return code;
+  }
+
+  async kill9(): Promise<void> {
+    const child = this.#process;
+    if (child === null) return;
+    child.kill("SIGKILL");
+    await child.exited;
+    this.#process = null;
+  }
+
+  async log(): Promise<string> {
+    return readFile(join(this.dir, "agent.log"), "utf8").catch(() => "");
+  }
+
+  /** Deletes every sandbox, stops the agent and removes what it keeps on the host. */
+  async dispose(): Promise<void> {
+    if (this.#process === null || this.#process.exitCode !== null) await this.start().catch(() => undefined);
+    const list = await this.json<{ items: { id: string }[] }>("GET", "/v1/sandboxes").catch(() => null);
+    for (const { id } of list?.body.items ?? [])
+      await this.json("DELETE", `/v1/sandboxes/${id}`).catch(() => undefined);
+    await this.stop();
+    const umount = Bun.spawn(["umount", join(this.stateDir, "pool")], { stderr: "ignore" });
+    await umount.exited;
+    await rm(this.dir, { recursive: true, force: true });
+  }
+
+  fetch(method: string, path: string, init: RequestInit & { token?: string | null } = {}): Promise<Response> {
+    const headers = new Headers(init.headers);
+    const token = init.token === undefined ? ADMIN_TOKEN : init.token;
+    if (token !== null && !headers.has("authorization")) headers.set("authorization", `Bearer ${token}`);
+    return fetch(`${this.url}${path}`, { ...init, method, headers });
+  }
+
+  /** One JSON call; the status is returned, never thrown. */
+  async json<T = Record<string, unknown>>(
+    method: string,
+    path: string,
+    body?: unknown,
+    init: { token?: string | null; headers?: Record<string, string> } = {},
+  ): Promise<{ status: number; body: T; headers: Headers }> {
+    const response = await this.fetch(method, path, {
+      ...init,
+      headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...init.headers },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    });
+    const text = await response.text();
+    return { status: response.status, body: (text === "" ? null : JSON.parse(text)) as T, headers: response.headers };
+  }
+
+  #configuration(): string {
+    const { config = "", sections = "", procbox = "", auth = DEFAULT_AUTH, poolMib = 1024 } = this.#options;
+    return `listen = "127.0.0.1:${this.port}"
+state_dir = "${this.stateDir}"
+run_dir = "${this.runDir}"
+${config}
+[auth]
+${auth}
+[storage]
+pool_size_mib = ${poolMib}
+[sandbox.procbox]
+enabled = true
+uid_base = ${this.uidBase}
+uid_count = ${UIDS_PER_AGENT}
+${procbox}
+${sections}
+`;
+  }
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.on("error", reject);
+    server.listen(0, "127.0.0.1", () => {
+      const address = server.address();
+      const port = typeof address === "object" && address !== null ? address.port : 0;
+      server.close(() => resolve(port));
+    });
+  });
+}
