@@ -1,0 +1,35 @@
+// What registry and plugin tests need around a plugin: host facts, a silent logger, and a connector to nobody.
+import { arch, release } from "node:os";
+import { join } from "node:path";
+import type { GuestConnector } from "../contracts/channel.ts";
+import type { Logger } from "../contracts/log.ts";
+import type { HostFacts } from "../contracts/plugin.ts";
+import { AgentError } from "../errors/agent-error.ts";
+
+export const silentLog: Logger = {
+  debug: () => undefined,
+  info: () => undefined,
+  warn: () => undefined,
+  error: () => undefined,
+  child: () => silentLog,
+};
+
+export const noGuest: GuestConnector = {
+  unix: async () => {
+    throw new AgentError("GUEST_UNREACHABLE");
+  },
+};
+
+/** Facts of this host, with the agent's directories under `root`. */
+export function hostFacts(root = "/nonexistent", guestAgentPath: string | null = null): HostFacts {
+  return {
+    uid: process.geteuid?.() ?? 0,
+    gid: process.getegid?.() ?? 0,
+    kernelRelease: release(),
+    arch: arch(),
+    stateDir: join(root, "state"),
+    runDir: join(root, "run"),
+    instancesDir: join(root, "state", "instances"),
+    guestAgentPath,
+  };
+}
