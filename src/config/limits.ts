@@ -7,6 +7,16 @@ export const limits = {
   // HTTP.
   requestBodyMaxBytes: 96 * MIB,
   jsonBodyMaxBytes: 2 * MIB,
+  /** Bodies of at most this size are read without a share of the budget below. */
+  smallBodyMaxBytes: 64 * KIB,
+  /** Sum of the larger bodies that are held at a time; more wait, then get a refusal. */
+  bodyBudgetBytes: 256 * MIB,
+  bodyBudgetWaitMs: 30 * 1000,
+  /** A body has the grace plus its size at the least rate to arrive. */
+  bodyGraceMs: 30 * 1000,
+  bodyRateMinBytesPerSecond: 256 * KIB,
+  connectionIdleSecs: 60,
+  eventsPageMax: 1000,
   idempotencyBodyMaxBytes: 16 * MIB,
   idempotencyReplyMaxBytes: 8 * MIB,
   idempotencyKeepMs: 24 * 3600 * 1000,
@@ -18,6 +28,15 @@ export const limits = {
   sandboxNameMaxChars: 128,
   labelsMax: 64,
   labelMaxChars: 256,
+  ttlMaxSeconds: 10 * 366 * 24 * 3600,
+  mailboxMax: 64,
+
+  // The journal of what a sandbox holds.
+  resourcesPerOwnerMax: 256,
+  releaseAttemptsMax: 5,
+  releaseBackoffMs: 50,
+  releaseTimeoutMs: 30 * 1000,
+  adoptTimeoutMs: 10 * 1000,
 
   // Commands.
   commandMaxBytes: 1 * MIB,
@@ -25,6 +44,9 @@ export const limits = {
   outputMaxBytes: 16 * MIB,
   execDefaultTimeoutMs: 30 * 1000,
   runningExecutionsMax: 256,
+  /** How much longer than a command's own timeout the host waits for the guest agent. */
+  execGraceMs: 5 * 1000,
+  environmentMaxEntries: 1024,
 
   // Files.
   fileMaxBytes: 64 * MIB,
@@ -35,6 +57,7 @@ export const limits = {
   manifestFilesMax: 200_000,
   manifestListingMaxBytes: 64 * MIB,
   manifestTimeoutMs: 300 * 1000,
+  listingsAtOnceMax: 4,
   workspaceEntriesMax: 500_000,
 
   // Guest-agent protocol.
@@ -42,6 +65,15 @@ export const limits = {
   streamCreditBytes: 1 * MIB,
   streamsMax: 1024,
   guestConnectTimeoutMs: 5 * 1000,
+
+  // State.
+  commitGroupMax: 512,
+  commitGroupMaxBytes: 16 * MIB,
+  commitsWaitingMax: 65_536,
+  eventsMax: 100_000,
+  eventKeepMs: 30 * 24 * 3600 * 1000,
+  eventsQueryMax: 1000,
+  idempotencyKeepMaxBytes: 256 * MIB,
 
   // Agent life.
   stopBudgetMs: 30 * 1000,
@@ -55,6 +87,7 @@ function holds(relation: boolean, text: string): void {
 }
 
 holds(limits.commandInlineMaxBytes <= limits.commandMaxBytes, "an inline command fits the command limit");
+holds(limits.requestBodyMaxBytes <= limits.bodyBudgetBytes, "the largest body fits the budget of bodies");
 holds((limits.fileMaxBytes * 4) / 3 < limits.requestBodyMaxBytes, "a base64 file fits a request body");
 holds(limits.streamCreditBytes >= limits.frameMaxBytes - 64, "one frame fits the initial credit");
 holds(limits.commandMaxBytes < limits.jsonBodyMaxBytes, "a command fits a JSON body");

@@ -16,6 +16,8 @@ export const catalogue = {
   INVALID_FIELD: entry(422, "a field has the wrong type or is missing"),
   UNSUPPORTED_MEDIA_TYPE: entry(415, "send Content-Type: application/json"),
   BODY_TOO_LARGE: entry(413, "the request body is too large"),
+  BODY_TOO_SLOW: entry(408, "the request body came too slowly", true),
+  UPLOADS_BUSY: entry(503, "too many large requests at once; try again later", true),
   COMMAND_TOO_LARGE: entry(413, "the command is larger than 1 MiB"),
   ROUTE_NOT_FOUND: entry(404, "no such route"),
   METHOD_NOT_ALLOWED: entry(405, "this route does not answer that method"),
@@ -48,6 +50,8 @@ export const catalogue = {
   CREATE_KIND_MISSING: entry(400, "name a template, a spec or a procbox"),
   TEMPLATE_NOT_FOUND: entry(404, "template not found"),
   SANDBOXES_EXHAUSTED: entry(503, "this host runs as many sandboxes as its limit allows", true),
+
+  RELEASE_FAILED: entry(500, "something that the sandbox held could not be released; delete it again", true),
 
   // Backends and plugins.
   PROCBOX_DISABLED: entry(403, "procbox sandboxes are disabled on this host"),
