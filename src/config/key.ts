@@ -26,7 +26,8 @@ export function secret<T extends z.ZodType>(schema: T): T {
 
 export const text = (description: string) => z.string().min(1).max(4096).meta({ description });
 
-export const optionalText = (description: string) => z.string().max(4096).nullable().default(null).meta({ description });
+export const optionalText = (description: string) =>
+  z.string().max(4096).nullable().default(null).meta({ description });
 
 export const textWithDefault = (value: string, description: string) =>
   z.string().max(4096).default(value).meta({ description });
@@ -70,14 +71,21 @@ export const choice = <const T extends readonly [string, ...string[]]>(
   value: T[number],
   values: T,
   description: string,
-) => z.enum(values).default(value as never).meta({ description });
+) =>
+  z
+    .enum(values)
+    .default(value as never)
+    .meta({ description });
 
 export const optionalChoice = <const T extends readonly [string, ...string[]]>(values: T, description: string) =>
   z.enum(values).nullable().default(null).meta({ description });
 
 /** A table whose keys all have defaults, so that the table itself may be missing. */
 export const table = <T extends z.ZodRawShape>(description: string, shape: T) =>
-  z.strictObject(shape).prefault({} as never).meta({ description });
+  z
+    .strictObject(shape)
+    .prefault({} as never)
+    .meta({ description });
 
 /** An array of tables. */
 export const tables = <T extends z.ZodRawShape>(description: string, shape: T) =>

@@ -113,7 +113,9 @@ const sandbox = table("Sandboxes of every backend.", {
     }),
   ),
   egress_tls_intercept: later(flag(false, "Open TLS so that the rules apply to it.")),
-  egress_ca_cert: later(textWithDefault("", "Certificate of the intercepting CA; <state_dir>/egress-ca.crt when empty.")),
+  egress_ca_cert: later(
+    textWithDefault("", "Certificate of the intercepting CA; <state_dir>/egress-ca.crt when empty."),
+  ),
   egress_ca_key: later(textWithDefault("", "Key of the intercepting CA; <state_dir>/egress-ca.key when empty.")),
   egress_tls_ports: later(
     z.array(z.int().min(1).max(65_535)).default([]).meta({ description: "Ports that carry TLS; 443 when empty." }),
@@ -211,9 +213,10 @@ const apple = table("Sandboxes on Apple hardware.", {
 const pluginOptions = z.record(z.string().regex(/^[a-z0-9][a-z0-9-]{0,31}$/), z.record(z.string(), z.json()));
 
 const pluginTable = (kind: string) =>
-  pluginOptions
-    .default({})
-    .meta({ description: `Options of ${kind} plugins, one table an id.`, expected: "a table of tables, one a plugin id" });
+  pluginOptions.default({}).meta({
+    description: `Options of ${kind} plugins, one table an id.`,
+    expected: "a table of tables, one a plugin id",
+  });
 
 const binary = (name: string) => later(textWithDefault(name, "Program, by path or name."));
 

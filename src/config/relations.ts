@@ -1,0 +1,86 @@
+// Rules that tie several keys together, as data: the key that is named, when it is broken, and what to say.
+import { isLoopback, parseListen } from "./listen.ts";
+import type { Config } from "./schema.ts";
+import type { KeyPath } from "./toml-lines.ts";
+
+/** Highest uid that is not the "no such user" value. */
+const UID_MAX = 4_294_967_294;
+
+export interface Relation {
+  readonly key: KeyPath;
+  broken(config: Config): boolean;
+  readonly message: string;
+}
+
+const together = (first: KeyPath, second: KeyPath, broken: (config: Config) => boolean): Relation => ({
+  key: first,
+  broken,
+  message: `expected together with ${second.join(".")}; one is set without the other`,
+});
+
+const PROCBOX = ["sandbox", "procbox"] as const;
+
+export const relations: readonly Relation[] = [
+  {
+    key: ["listen"],
+    broken: ({ listen }) => parseListen(listen) === null,
+    message: "expected a port from 0 to 65535, or a socket path of 107 bytes at most",
+  },
+  {
+    key: ["listen"],
+    broken: ({ listen, auth }) => {
+      const address = parseListen(listen);
+      return address !== null && !isLoopback(address) && auth.tokens.length === 0;
+    },
+    message: "a non-loopback address needs at least one [[auth.tokens]]",
+  },
+  {
+    key: ["auth", "require"],
+    broken: ({ auth }) => auth.require && auth.tokens.length === 0,
+    message: "expected at least one [[auth.tokens]] when tokens are demanded",
+  },
+  together(
+    ["auth", "rate_limit_rps"],
+    ["auth", "rate_limit_burst"],
+    ({ auth }) => (auth.rate_limit_rps === null) !== (auth.rate_limit_burst === null),
+  ),
+  {
+    key: ["auth", "tokens"],
+    broken: ({ auth }) => new Set(auth.tokens.map(({ token }) => token)).size < auth.tokens.length,
+    message: "two entries hold the same token",
+  },
+  {
+    key: ["auth", "tokens"],
+    broken: ({ auth }) => {
+      const names = auth.tokens.flatMap(({ name }) => (name === null ? [] : [name]));
+      return new Set(names).size < names.length;
+    },
+    message: "two entries have the same name",
+  },
+  together(["tls", "cert"], ["tls", "key"], ({ tls }) => (tls.cert === null) !== (tls.key === null)),
+  {
+    key: ["tls", "client_ca"],
+    broken: ({ tls }) => tls.client_ca !== null && tls.cert === null,
+    message: "expected together with tls.cert and tls.key",
+  },
+  {
+    key: [...PROCBOX, "default_timeout_secs"],
+    broken: ({ sandbox: { procbox } }) => procbox.default_timeout_secs > procbox.max_timeout_secs,
+    message: "expected at most sandbox.procbox.max_timeout_secs",
+  },
+  {
+    key: [...PROCBOX, "default_memory_mib"],
+    broken: ({ sandbox: { procbox } }) => procbox.default_memory_mib > procbox.max_memory_mib,
+    message: "expected at most sandbox.procbox.max_memory_mib",
+  },
+  {
+    key: [...PROCBOX, "uid_count"],
+    broken: ({ sandbox: { procbox } }) => procbox.uid_count === 0 && !procbox.allow_root,
+    message: "0 needs sandbox.procbox.allow_root = true",
+  },
+  {
+    key: [...PROCBOX, "uid_base"],
+    broken: ({ sandbox: { procbox } }) => procbox.uid_base + procbox.uid_count - 1 > UID_MAX,
+    message: `the pool ends beyond the highest uid, ${UID_MAX}`,
+  },
+];
