@@ -1,0 +1,182 @@
+//! Manifest entries: one msgpack array each, written and read by hand because a listing has hundreds of
+//! thousands of them.
+
+use crate::fault::Fault;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EntryKind {
+    Regular = 0,
+    Directory = 1,
+    Symlink = 2,
+    Other = 3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    pub path: &'a [u8],
+    pub kind: EntryKind,
+    /// SHA-256 of a regular file (empty when unreadable), target of a symbolic link, otherwise empty.
+    pub fingerprint: &'a [u8],
+    /// Bytes; 0 for directories.
+    pub size: u64,
+    /// Permission and set-id bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Entry<'_> {
+    /// Appends the entry to a listing.
+    pub fn encode(&self, listing: &mut Vec<u8>) {
+        listing.push(0x97);
+        put_bin(listing, self.path);
+        put_int(listing, self.kind as u64);
+        put_bin(listing, self.fingerprint);
+        put_int(listing, self.size);
+        put_int(listing, self.mode.into());
+        put_int(listing, self.uid.into());
+        put_int(listing, self.gid.into());
+    }
+}
+
+/// Appends "this path is gone" to a delta.
+pub fn encode_vanished(path: &[u8], delta: &mut Vec<u8>) {
+    delta.push(0x92);
+    put_bin(delta, path);
+    delta.push(0xff);
+}
+
+/// One item of a listing or a delta.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    Present(Entry<'a>),
+    Vanished(&'a [u8]),
+}
+
+/// Reads a listing or a delta item by item, each with the bytes that encode it.
+#[derive(Clone, Debug)]
+pub struct Items<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Items<'a> {
+    pub fn new(listing: &'a [u8]) -> Self {
+        Self { rest: listing }
+    }
+
+    fn item(&mut self) -> Option<Item<'a>> {
+        match self.byte()? {
+            0x92 => {
+                let path = self.bin()?;
+                (self.byte()? == 0xff).then_some(Item::Vanished(path))
+            }
+            0x97 => Some(Item::Present(Entry {
+                path: self.bin()?,
+                kind: match self.byte()? {
+                    0 => EntryKind::Regular,
+                    1 => EntryKind::Directory,
+                    2 => EntryKind::Symlink,
+                    3 => EntryKind::Other,
+                    _ => return None,
+                },
+                fingerprint: self.bin()?,
+                size: self.int()?,
+                mode: self.int()?.try_into().ok()?,
+                uid: self.int()?.try_into().ok()?,
+                gid: self.int()?.try_into().ok()?,
+            })),
+            _ => None,
+        }
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*first)
+    }
+
+    fn take(&mut self, size: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(size)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn big_endian(&mut self, size: usize) -> Option<u64> {
+        Some(self.take(size)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+
+    fn bin(&mut self) -> Option<&'a [u8]> {
+        let size = match self.byte()? {
+            0xc4 => self.big_endian(1)?,
+            0xc5 => self.big_endian(2)?,
+            0xc6 => self.big_endian(4)?,
+            _ => return None,
+        };
+        self.take(usize::try_from(size).ok()?)
+    }
+
+    fn int(&mut self) -> Option<u64> {
+        match self.byte()? {
+            small @ 0..=0x7f => Some(small.into()),
+            0xcc => self.big_endian(1),
+            0xcd => self.big_endian(2),
+            0xce => self.big_endian(4),
+            0xcf => self.big_endian(8),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Iterator for Items<'a> {
+    /// The item and its bytes, or `PROTOCOL` once, where the listing is malformed.
+    type Item = Result<(Item<'a>, &'a [u8]), Fault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let before = self.rest;
+        match self.item() {
+            Some(item) => Some(Ok((item, &before[..before.len() - self.rest.len()]))),
+            None => {
+                self.rest = &[];
+                Some(Err(Fault::protocol("a malformed listing")))
+            }
+        }
+    }
+}
+
+fn put_bin(out: &mut Vec<u8>, bytes: &[u8]) {
+    match bytes.len() {
+        size @ 0..=0xff => out.extend_from_slice(&[0xc4, size as u8]),
+        size @ 0x100..=0xffff => {
+            out.push(0xc5);
+            out.extend_from_slice(&(size as u16).to_be_bytes());
+        }
+        size => {
+            out.push(0xc6);
+            out.extend_from_slice(&(size as u32).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(bytes);
+}
+
+fn put_int(out: &mut Vec<u8>, value: u64) {
+    match value {
+        0..=0x7f => out.push(value as u8),
+        0x80..=0xff => out.extend_from_slice(&[0xcc, value as u8]),
+        0x100..=0xffff => {
+            out.push(0xcd);
+            out.extend_from_slice(&(value as u16).to_be_bytes());
+        }
+        0x1_0000..=0xffff_ffff => {
+            out.push(0xce);
+            out.extend_from_slice(&(value as u32).to_be_bytes());
+        }
+        _ => {
+            out.push(0xcf);
+            out.extend_from_slice(&value.to_be_bytes());
+        }
+    }
+}
