@@ -69,6 +69,15 @@ export type Change =
   | { readonly remove: "idempotency"; readonly hash: string }
   | { readonly append: "event"; readonly row: EventRow };
 
+export interface EventQuery {
+  readonly sandboxId?: string;
+  readonly actionPrefix?: string;
+  readonly sinceUnixMs?: number;
+  /** Null or absent: of every tenant. */
+  readonly tenant?: string | null;
+  readonly limit: number;
+}
+
 /** Everything durable, read once at start. */
 export interface StoredState {
   readonly records: readonly RecordRow[];
@@ -85,13 +94,8 @@ export interface Store {
   /** Resolves after the changes are on disk; rejects with `AgentError` (`STATE_UNAVAILABLE`, `HOST_FULL`) or a conflict. */
   commit(changes: readonly Change[]): Promise<void>;
   idempotency(hash: string): Promise<IdempotencyRow | null>;
-  events(query: {
-    readonly sandboxId?: string;
-    readonly actionPrefix?: string;
-    readonly sinceUnixMs?: number;
-    readonly tenant?: string | null;
-    readonly limit: number;
-  }): Promise<readonly EventRow[]>;
+  /** The newest `limit` matching rows, oldest of them first. */
+  events(query: EventQuery): Promise<readonly EventRow[]>;
   /** Removes idempotency rows and events that are past their age or size limit. */
   prune(nowUnixMs: number): Promise<void>;
   close(): Promise<void>;
