@@ -1,0 +1,197 @@
+// What outlives what: the agent killed in the middle of a command, supervisor and init killed, two agents on one state,
+// and the agent killed at every step of its journal.
+import { afterEach, describe, expect, test } from "bun:test";
+import { readdir, readFile } from "node:fs/promises";
+import { TestAgent } from "../harness/agent.ts";
+import { traceHost } from "../harness/host.ts";
+import { TestSandbox } from "../harness/sandbox.ts";
+import { CRASH_POINTS } from "../../src/sandbox/crash-points.ts";
+
+const isRoot = process.getuid?.() === 0;
+const agents: TestAgent[] = [];
+afterEach(async () => {
+  for (const agent of agents.splice(0)) await agent.dispose();
+});
+
+async function startAgent(options: Parameters<typeof TestAgent.start>[0] = {}): Promise<TestAgent> {
+  const agent = await TestAgent.start(options);
+  agents.push(agent);
+  return agent;
+}
+
+/** Host pids of processes whose uid belongs to the agent's sandboxes, with their command. */
+async function sandboxProcesses(
+  agent: TestAgent,
+): Promise<{ pid: number; command: string; uid: number; ppid: number }[]> {
+  const found = [];
+  for (const name of await readdir("/proc")) {
+    if (!/^\d+$/.test(name)) continue;
+    const status = await readFile(`/proc/${name}/status`, "latin1").catch(() => "");
+    const uid = Number(/^Uid:\t(\d+)/m.exec(status)?.[1] ?? -1);
+    if (uid < agent.uidBase || uid >= agent.uidBase + 192) continue;
+    const ppid = Number(/^PPid:\t(\d+)/m.exec(status)?.[1] ?? 0);
+    const command = (await readFile(`/proc/${name}/cmdline`, "latin1").catch(() => "")).replaceAll("\0", " ").trim();
+    found.push({ pid: Number(name), command, uid, ppid });
+  }
+  return found;
+}
+
+async function until(what: string, holds: () => Promise<boolean>, budgetMs = 10_000): Promise<void> {
+  const deadline = performance.now() + budgetMs;
+  while (!(await holds())) {
+    if (performance.now() > deadline) throw new Error(`waited ${budgetMs} ms for: ${what}`);
+    await Bun.sleep(20);
+  }
+}
+
+async function stateOf(agent: TestAgent, id: string): Promise<string> {
+  return String((await agent.json("GET", `/v1/sandboxes/${id}`)).body.state);
+}
+
+describe.skipIf(!isRoot)("survival", () => {
+  test("kill -9 of the agent in the middle of a command: sandbox and command are there", async () => {
+    const agent = await startAgent();
+    const sandbox = await TestSandbox.create(agent);
+    await sandbox.write("before.txt", "before");
+    const cut = sandbox
+      .run("for i in 1 2 3 4 5 6 7 8; do echo $i >> ticks; sleep 0.25; done; echo end >> ticks", 30)
+      .then(
+        () => "answered",
+        () => "cut",
+      );
+    await until("the command runs", async () => (await sandbox.read("ticks").catch(() => "")) !== "");
+    await agent.kill9();
+    expect(await cut).toBe("cut");
+    await agent.start();
+    expect(await stateOf(agent, sandbox.id)).toBe("ready");
+    expect(await sandbox.read("before.txt")).toBe("before");
+    await until("the command finishes", async () => (await sandbox.read("ticks")).endsWith("end\n"));
+    expect((await sandbox.read("ticks")).trim().split("\n")).toEqual(["1", "2", "3", "4", "5", "6", "7", "8", "end"]);
+    await sandbox.delete();
+  }, 60_000);
+
+  test("graceful stop leaves sandboxes running, and the next agent adopts them", async () => {
+    const agent = await startAgent();
+    const sandbox = await TestSandbox.create(agent);
+    await sandbox.baseline(["/"]);
+    await sandbox.run("echo x > x");
+    expect(await agent.stop()).toBe(0);
+    expect((await sandboxProcesses(agent)).length).toBeGreaterThan(0);
+    await agent.start();
+    expect((await sandbox.changes()).added).toEqual(["/x"]);
+    await sandbox.delete();
+    expect(await sandboxProcesses(agent)).toEqual([]);
+  }, 60_000);
+
+  test.each(["supervisor", "init"] as const)(
+    "SIGKILL of the %s: seen, stoppable, startable, nothing left",
+    async (role) => {
+      const agent = await startAgent();
+      const sandbox = await TestSandbox.create(agent);
+      const other = await TestSandbox.create(agent);
+      const marker = await agent.json("GET", `/v1/sandboxes/${sandbox.id}`);
+      expect(marker.status).toBe(200);
+      const processes = await sandboxProcesses(agent);
+      const uid = JSON.parse(await readFile(`${agent.stateDir}/instances/${sandbox.id}/procbox.json`, "utf8"))
+        .uid as number;
+      const init = processes.find((entry) => entry.uid === uid);
+      const victim = role === "init" ? init?.pid : init?.ppid;
+      expect(victim).toBeGreaterThan(1);
+      const pending = sandbox.run("sleep 20", 30).then(
+        () => "answered",
+        () => "failed",
+      );
+      await Bun.sleep(100);
+      process.kill(victim as number, "SIGKILL");
+      expect(await pending).toBe("failed");
+      await until(
+        "the end is seen",
+        async () => ["stopped", "failed"].includes(await stateOf(agent, sandbox.id)),
+        3_000,
+      );
+      const started = performance.now();
+      await agent.json("POST", `/v1/vms/${sandbox.id}/stop`);
+      expect(performance.now() - started).toBeLessThan(2_000);
+      expect((await other.run("echo fine")).stdout).toBe("fine\n");
+      await sandbox.delete();
+      await other.delete();
+      expect(await sandboxProcesses(agent)).toEqual([]);
+    },
+    60_000,
+  );
+
+  test("a second agent on the same state, or on the same port, refuses to start", async () => {
+    const agent = await startAgent();
+    const twin = Bun.spawn([...(await twinCommand()), "serve", "--config", agent.configPath], {
+      env: { PATH: process.env.PATH ?? "" },
+      stdout: "ignore",
+      stderr: "pipe",
+    });
+    expect(await twin.exited).not.toBe(0);
+    expect(await new Response(twin.stderr).text()).toMatch(/another agent|in use/i);
+    expect((await agent.json("GET", "/healthz")).status).toBe(200);
+    const otherDirs = await TestAgent.prepare();
+    const config = (await readFile(otherDirs.configPath, "utf8")).replace(
+      /listen = .*/,
+      `listen = "127.0.0.1:${agent.port}"`,
+    );
+    await Bun.write(otherDirs.configPath, config);
+    const samePort = Bun.spawn([...(await twinCommand()), "serve", "--config", otherDirs.configPath], {
+      env: { PATH: process.env.PATH ?? "" },
+      stdout: "ignore",
+      stderr: "pipe",
+    });
+    expect(await samePort.exited).not.toBe(0);
+    expect(await new Response(samePort.stderr).text()).toMatch(/in use|EADDRINUSE/i);
+    const umount = Bun.spawn(["umount", `${otherDirs.stateDir}/pool`], { stderr: "ignore" });
+    await umount.exited;
+    await Bun.$`rm -rf ${otherDirs.dir}`.quiet();
+  }, 60_000);
+});
+
+async function twinCommand(): Promise<string[]> {
+  const { FLUXCTL } = await import("../harness/agent.ts");
+  return [FLUXCTL];
+}
+
+describe.skipIf(!isRoot)("kill -9 at every journal step", () => {
+  test.each(CRASH_POINTS.map((point) => [point]))(
+    "%s",
+    async (point) => {
+      const agent = await startAgent({ env: {} });
+      const settled = await TestSandbox.create(agent);
+      await settled.write("f", "settled");
+      const before = await traceHost(agent);
+      await agent.stop();
+      await agent.start({ FLUXVM_TEST_CRASH_AT: point });
+
+      // One life that passes every step; the agent dies at the point, wherever that is.
+      const crashed = agent.exited;
+      const life = (async () => {
+        const sandbox = await TestSandbox.create(agent);
+        await sandbox.baseline(["/"]);
+        await agent.json("POST", `${sandbox.path}/dry-run`, { command: "echo x > y", paths: ["/"] });
+        await agent.json("POST", `${sandbox.path}/stop`);
+        await agent.json("POST", `${sandbox.path}/start`);
+        await sandbox.delete();
+      })().catch(() => undefined);
+      const outcome = await Promise.race([crashed.then(() => "crashed"), life.then(() => "lived")]);
+      if (outcome === "lived") await Promise.race([crashed, Bun.sleep(1_000)]);
+      expect(agent.log().then((text) => text.includes(point)) && outcome).toBe("crashed");
+      await agent.start();
+
+      // What is there is whole and usable, or gone; deleting all of it leaves only what was there before.
+      const list = await agent.json<{ items: { id: string; state: string }[] }>("GET", "/v1/sandboxes");
+      for (const { id, state } of list.body.items) {
+        expect(["ready", "stopped", "failed"]).toContain(state);
+        if (id === settled.id) continue;
+        expect((await agent.json("DELETE", `/v1/sandboxes/${id}`)).status).toBe(204);
+      }
+      expect(await settled.read("f")).toBe("settled");
+      expect((await settled.run("echo ok")).stdout).toBe("ok\n");
+      expect(await traceHost(agent)).toEqual(before);
+      await settled.delete();
+    },
+    60_000,
+  );
+});
