@@ -20,6 +20,14 @@ const BALLAST_RETRY_MS = 1000;
 /** What became of one list of a group: null is written, an error is not written at all. */
 export type Outcome = null | AgentError | LeaseConflict | IdempotencyConflict;
 
+/** How much of what is only kept for a while is kept. */
+export interface Retention {
+  readonly eventsMax: number;
+  readonly eventKeepMs: number;
+  readonly idempotencyKeepMs: number;
+  readonly idempotencyKeepMaxBytes: number;
+}
+
 export class StateDatabase {
   readonly #db: Database;
   readonly #writer: ChangeWriter;
@@ -81,14 +89,14 @@ export class StateDatabase {
   }
 
   /** Removes what is past the limits of age and size; also the moment to get the ballast back. Throws `HOST_FULL`. */
-  prune(nowUnixMs: number): void {
+  prune(nowUnixMs: number, keep: Retention = limits): void {
     try {
-      this.#prune(nowUnixMs);
+      this.#prune(nowUnixMs, keep);
     } catch (error) {
       if (!isFull(error)) throw error;
       if (this.#full) throw new AgentError("HOST_FULL");
       this.#releaseBallast();
-      return this.prune(nowUnixMs);
+      return this.prune(nowUnixMs, keep);
     }
     if (this.#full) this.#recoverBallast();
   }
@@ -97,18 +105,18 @@ export class StateDatabase {
     this.#db.close(true);
   }
 
-  #prune(nowUnixMs: number): void {
+  #prune(nowUnixMs: number, keep: Retention): void {
     this.#atomically(() => {
       const remove = (sql: string, limit: number): unknown => this.#db.prepare(sql).run(limit);
-      remove("DELETE FROM events WHERE at_unix_ms < ?", nowUnixMs - limits.eventKeepMs);
-      remove("DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?", limits.eventsMax);
-      remove("DELETE FROM idempotency WHERE created_at_unix_ms < ?", nowUnixMs - limits.idempotencyKeepMs);
+      remove("DELETE FROM events WHERE at_unix_ms < ?", nowUnixMs - keep.eventKeepMs);
+      remove("DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?", keep.eventsMax);
+      remove("DELETE FROM idempotency WHERE created_at_unix_ms < ?", nowUnixMs - keep.idempotencyKeepMs);
       remove(
         `DELETE FROM idempotency WHERE hash IN (SELECT hash FROM
-           (SELECT hash, sum(length(body)) OVER (ORDER BY created_at_unix_ms DESC, hash) AS total
+           (SELECT hash, sum(octet_length(body)) OVER (ORDER BY created_at_unix_ms DESC, hash) AS total
             FROM idempotency WHERE body IS NOT NULL)
          WHERE total > ?)`,
-        limits.idempotencyKeepMaxBytes,
+        keep.idempotencyKeepMaxBytes,
       );
     });
   }

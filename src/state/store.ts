@@ -10,7 +10,10 @@ import { AgentError } from "../errors/agent-error.ts";
 import type { Change, EventQuery, EventRow, IdempotencyRow, Store, StoredState } from "./change.ts";
 import { decodeFailure, type CommitReply, type Reply, type Request } from "./messages.ts";
 
-/** In the compiled binary an entry point keeps its path from the root of the build. */
+/**
+ * The compiled binary is built with `--root .` at the top of the repository and with `./src/state/writer.ts` as a second
+ * entry point, which then keeps its path. Always an absolute URL: a relative one would also be looked up on disk.
+ */
 const WRITER_URL = import.meta.url.startsWith("file:///$bunfs/")
   ? new URL("./src/state/writer.js", import.meta.url).href
   : new URL("./writer.ts", import.meta.url).href;
@@ -51,6 +54,7 @@ export class SqliteStore implements Store {
   #writing: Promise<void> | null = null;
   #full = false;
   #failure: AgentError | null = null;
+  #closing: Promise<void> | null = null;
 
   /** `worker` runs `writer.ts` and is the store's from here on. */
   constructor(worker: Worker, log: Logger) {
@@ -105,10 +109,18 @@ export class SqliteStore implements Store {
   }
 
   /** Writes what is waiting, closes the file and ends the writer. Later calls reject with `STATE_UNAVAILABLE`. */
-  async close(): Promise<void> {
-    if (this.#failure !== null) return;
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
     await this.#writing;
-    await this.#ask({ op: "close" }).finally(() => this.#end(new AgentError("STATE_UNAVAILABLE", "the state is closed")));
+    if (this.#failure !== null) return;
+    const closed = this.#ask({ op: "close" });
+    this.#failure = new AgentError("STATE_UNAVAILABLE", "the state is closed");
+    await closed;
+    this.#worker.terminate();
   }
 
   async #writeGroups(): Promise<void> {
