@@ -154,8 +154,25 @@ async function twinCommand(): Promise<string[]> {
   return [FLUXCTL];
 }
 
+/** One life that passes every journalled step, an end of the instance by itself included. */
+async function liveOnce(agent: TestAgent): Promise<void> {
+  const sandbox = await TestSandbox.create(agent);
+  await sandbox.baseline(["/"]);
+  await agent.json("POST", `${sandbox.path}/dry-run`, { command: "echo x > y", paths: ["/"] });
+  await agent.json("POST", `${sandbox.path}/stop`);
+  await agent.json("POST", `${sandbox.path}/start`);
+  const victim = (await sandboxProcesses(agent)).at(-1);
+  if (victim !== undefined) process.kill(victim.pid, "SIGKILL");
+  await until("the end is seen", async () => (await stateOf(agent, sandbox.id)) !== "ready");
+  await agent.json("POST", `${sandbox.path}/start`);
+  await sandbox.delete();
+}
+
+/** Steps that only a backend with a pause facet passes, and the unwinding of a failed create; other suites crash there. */
+const OTHER_SUITES = /^(pause|resume)\.|^create\.(undone|gone)$/;
+
 describe.skipIf(!isRoot)("kill -9 at every journal step", () => {
-  test.each(CRASH_POINTS.map((point) => [point]))(
+  test.each(CRASH_POINTS.filter((point) => !OTHER_SUITES.test(point)).map((point) => [point]))(
     "%s",
     async (point) => {
       const agent = await startAgent({ env: {} });
@@ -166,18 +183,11 @@ describe.skipIf(!isRoot)("kill -9 at every journal step", () => {
       await agent.start({ FLUXVM_TEST_CRASH_AT: point });
 
       // One life that passes every step; the agent dies at the point, wherever that is.
-      const crashed = agent.exited;
-      const life = (async () => {
-        const sandbox = await TestSandbox.create(agent);
-        await sandbox.baseline(["/"]);
-        await agent.json("POST", `${sandbox.path}/dry-run`, { command: "echo x > y", paths: ["/"] });
-        await agent.json("POST", `${sandbox.path}/stop`);
-        await agent.json("POST", `${sandbox.path}/start`);
-        await sandbox.delete();
-      })().catch(() => undefined);
-      const outcome = await Promise.race([crashed.then(() => "crashed"), life.then(() => "lived")]);
-      if (outcome === "lived") await Promise.race([crashed, Bun.sleep(1_000)]);
-      expect(agent.log().then((text) => text.includes(point)) && outcome).toBe("crashed");
+      const crashed = agent.exited.then(() => "crashed");
+      const life = liveOnce(agent).catch(() => undefined);
+      const outcome = await Promise.race([crashed, life.then(() => Promise.race([crashed, Bun.sleep(2_000)]))]);
+      expect(outcome).toBe("crashed");
+      await agent.kill9();
       await agent.start();
 
       // What is there is whole and usable, or gone; deleting all of it leaves only what was there before.
