@@ -1,0 +1,15 @@
+import { expect, test } from "bun:test";
+import { LoopDelay } from "./loop-delay.ts";
+
+test("a synchronous stretch shows as delay, and reading resets it", async () => {
+  const delay = new LoopDelay();
+  delay.start();
+  await Bun.sleep(20);
+  delay.takeMaxMs();
+  const until = performance.now() + 60;
+  while (performance.now() < until);
+  await Bun.sleep(20);
+  expect(delay.takeMaxMs()).toBeGreaterThan(40);
+  expect(delay.takeMaxMs()).toBe(0);
+  delay.stop();
+});

@@ -1,0 +1,78 @@
+// Paired measurement: ours and the peer in turn, the ratio pair by pair, and an upper confidence bound of its median, so
+// that a comparison holds while the machine's speed drifts.
+
+export interface Row {
+  readonly metric: string;
+  /** Median of ours and of the peer, in `unit`. */
+  readonly ours: number;
+  readonly peer: number;
+  readonly unit: string;
+  readonly peer_name: string;
+  /** Median over the pairs of ours ÷ peer, or ours − peer for a budget that is a difference. */
+  readonly ratio: number;
+  readonly ratio_upper: number;
+  readonly budget: number;
+  readonly budget_kind: "ratio" | "difference";
+  readonly met: boolean;
+  readonly pairs: number;
+}
+
+export interface Comparison {
+  readonly metric: string;
+  readonly peerName: string;
+  readonly unit: string;
+  readonly budget: number;
+  readonly budgetKind?: "ratio" | "difference";
+  readonly pairs: number;
+  readonly ours: () => Promise<number>;
+  readonly peer: () => Promise<number>;
+}
+
+const RESAMPLES = 2_000;
+const CONFIDENCE = 0.95;
+
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = Math.floor(sorted.length / 2);
+  const upper = sorted[middle] ?? Number.NaN;
+  return sorted.length % 2 === 1 ? upper : (upper + (sorted[middle - 1] ?? Number.NaN)) / 2;
+}
+
+/** One-sided bootstrap bound of the median. */
+export function upperBound(values: readonly number[]): number {
+  const medians = Array.from({ length: RESAMPLES }, () =>
+    median(values.map(() => values[Math.floor(Math.random() * values.length)] ?? Number.NaN)),
+  ).toSorted((a, b) => a - b);
+  return medians[Math.min(RESAMPLES - 1, Math.floor(RESAMPLES * CONFIDENCE))] ?? Number.NaN;
+}
+
+/** Runs `pairs` interleaved pairs after one that is not counted. */
+export async function compare(comparison: Comparison): Promise<Row> {
+  const { budgetKind = "ratio" } = comparison;
+  const ours: number[] = [];
+  const peer: number[] = [];
+  for (let pair = -1; pair < comparison.pairs; pair++) {
+    const mine = await comparison.ours();
+    const theirs = await comparison.peer();
+    if (pair < 0) continue;
+    ours.push(mine);
+    peer.push(theirs);
+  }
+  const ratios = ours.map((value, index) =>
+    budgetKind === "ratio" ? value / (peer[index] ?? Number.NaN) : value - (peer[index] ?? Number.NaN),
+  );
+  const upper = upperBound(ratios);
+  return {
+    metric: comparison.metric,
+    ours: median(ours),
+    peer: median(peer),
+    unit: comparison.unit,
+    peer_name: comparison.peerName,
+    ratio: median(ratios),
+    ratio_upper: upper,
+    budget: comparison.budget,
+    budget_kind: budgetKind,
+    met: upper <= comparison.budget,
+    pairs: comparison.pairs,
+  };
+}
