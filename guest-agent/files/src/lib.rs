@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod chunks;
+
 mod errno;
 mod manifest;
 mod read;
@@ -14,4 +14,5 @@ mod write;
 pub use manifest::{Manifests, WalkReport};
 pub use read::{OpenedFile, open_file};
 pub use root::{Links, Root};
+pub use wire::chunks;
 pub use write::write_file;

@@ -101,7 +101,7 @@ pub struct FileDownload {
     pub ended: LocalFuture<Result<u64, Fault>>,
 }
 
-/// A file on its way into the guest. `bytes` takes the form of `files::chunks`: u32 big-endian length and that
+/// A file on its way into the guest. `bytes` takes the form of `wire::chunks`: u32 big-endian length and that
 /// many bytes, again and again; length 0 commits. End-of-file before that leaves the old content in place.
 pub struct FileUpload {
     pub bytes: pipe::Sender,

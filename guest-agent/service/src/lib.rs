@@ -3,6 +3,14 @@
 
 #![forbid(unsafe_code)]
 
-pub mod guest;
+mod authority;
+mod drive;
+mod guest;
+mod server;
+mod shell;
+mod v1;
+mod v2;
 
+pub use authority::Authority;
 pub use guest::*;
+pub use server::Server;

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod chunks;
 pub mod credit;
 pub mod entry;
 pub mod fault;

@@ -2,7 +2,7 @@
 //! and again; length 0 says that the content is complete. So a pipe that was cut is never taken for a short file.
 
 use std::io::{Error, ErrorKind, Read, Result};
-use wire::limits::DATA_MAX;
+use crate::limits::DATA_MAX;
 
 /// The bytes that commit an upload.
 pub const COMMIT: [u8; 4] = [0; 4];

@@ -1,0 +1,71 @@
+//! One connection from its first byte to its end: which version it speaks, and handing it on.
+
+use crate::authority::Authority;
+use crate::guest::Guest;
+use crate::{v1, v2};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use wire::limits::EXECUTIONS_MAX;
+use wire::preamble::Scanner;
+use wire::{ErrorCode, Fault};
+
+/// How long a caller may take to say who it is.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Serves one guest to any number of connections.
+pub struct Server<G> {
+    pub(crate) guest: G,
+    pub(crate) authority: Authority,
+    executions: Cell<usize>,
+}
+
+impl<G: Guest> Server<G> {
+    pub fn new(guest: G, authority: Authority) -> Rc<Self> {
+        Rc::new(Self { guest, authority, executions: Cell::new(0) })
+    }
+
+    /// Serves `stream` until it ends. What its requests started goes on. Must run inside a `LocalSet`.
+    pub async fn serve(self: Rc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+        let (mut reader, writer) = tokio::io::split(stream);
+        let first = tokio::time::timeout(HANDSHAKE_TIMEOUT, reader.read_u8()).await;
+        let Ok(Ok(first)) = first else { return };
+        if first == b'{' {
+            v1::serve(self, reader, writer).await;
+            return;
+        }
+        let mut scanner = Scanner::default();
+        scanner.push(first);
+        let scan = async {
+            loop {
+                if let Some(nonce) = scanner.push(reader.read_u8().await?) {
+                    return std::io::Result::Ok(nonce);
+                }
+            }
+        };
+        if let Ok(Ok(nonce)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, scan).await {
+            v2::serve(self, nonce, reader, writer).await;
+        }
+    }
+
+    /// The right to run one more command, given back when dropped. Error `LIMIT`.
+    pub(crate) fn execution_slot(self: &Rc<Self>) -> Result<ExecutionSlot<G>, Fault> {
+        let running = self.executions.get();
+        if running >= EXECUTIONS_MAX {
+            return Err(Fault::new(ErrorCode::Limit, format!("{EXECUTIONS_MAX} commands are running")));
+        }
+        self.executions.set(running + 1);
+        Ok(ExecutionSlot { server: self.clone() })
+    }
+}
+
+pub(crate) struct ExecutionSlot<G> {
+    server: Rc<Server<G>>,
+}
+
+impl<G> Drop for ExecutionSlot<G> {
+    fn drop(&mut self) {
+        self.server.executions.set(self.server.executions.get() - 1);
+    }
+}

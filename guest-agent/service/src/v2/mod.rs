@@ -1,0 +1,182 @@
+//! Version 2: one connection with many streams. This file reads the frames and hands each to its stream.
+
+mod exec;
+mod open;
+mod outbox;
+mod stream;
+mod transfer;
+
+use crate::guest::Guest;
+use crate::server::{HANDSHAKE_TIMEOUT, Server};
+use outbox::Outbox;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use stream::Stream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::task::spawn_local;
+use wire::frame::{Frame, Kind, parse};
+use wire::limits::*;
+use wire::message::{Beat, CreditGrant, Data, Failure, Hello, Open, Welcome};
+use wire::preamble::Nonce;
+use wire::{ErrorCode, Fault};
+
+const READ_SIZE: usize = 128 << 10;
+
+/// Streams that are open, by id.
+type Table = Rc<RefCell<HashMap<u32, Rc<Stream>>>>;
+
+/// Serves a connection whose preamble has been read.
+pub async fn serve<G: Guest>(
+    server: Rc<Server<G>>,
+    nonce: Nonce,
+    reader: impl AsyncRead + Unpin,
+    writer: impl AsyncWrite + Unpin + 'static,
+) {
+    let (outbox, queue) = outbox::channel();
+    let writing = spawn_local(queue.write_to(writer));
+    let mut connection = Connection { server, outbox, table: Table::default(), stream_last: 0 };
+    if let Err(fault) = connection.run(nonce, reader).await {
+        connection.outbox.message(0, Kind::Error, &Failure::from(fault)).await;
+        connection.outbox.flush().await;
+    }
+    for stream in connection.table.take().into_values() {
+        stream.detach();
+    }
+    // Operations that still run hold the outbox too, and there is nobody to read what they would say.
+    writing.abort();
+}
+
+struct Connection<G> {
+    server: Rc<Server<G>>,
+    outbox: Outbox,
+    table: Table,
+    /// Highest stream id opened; ids are never used again.
+    stream_last: u32,
+}
+
+impl<G: Guest> Connection<G> {
+    /// Ends with `Ok` when the host left, with a fault when it broke the protocol.
+    async fn run(&mut self, nonce: Nonce, mut reader: impl AsyncRead + Unpin) -> Result<(), Fault> {
+        self.outbox.raw(nonce.line()).await;
+        let mut buffer = Vec::new();
+        let hello = async {
+            loop {
+                if let Some((frame, size)) = parse(&buffer)? {
+                    self.greet(frame).await?;
+                    buffer.drain(..size);
+                    return Ok(true);
+                }
+                if !fill(&mut reader, &mut buffer).await {
+                    return Ok(false);
+                }
+            }
+        };
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, hello).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return Ok(()),
+            Ok(Err(fault)) => return Err(fault),
+            Err(_) => return Err(Fault::protocol("no HELLO in time")),
+        }
+        loop {
+            let mut taken = 0;
+            while let Some((frame, size)) = parse(&buffer[taken..])? {
+                self.take(frame).await?;
+                taken += size;
+            }
+            buffer.drain(..taken);
+            if !fill(&mut reader, &mut buffer).await {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn greet(&self, frame: Frame<'_>) -> Result<(), Fault> {
+        if (frame.stream, frame.kind) != (0, Kind::Hello) {
+            return Err(Fault::protocol("the first frame is not HELLO"));
+        }
+        let hello: Hello = frame.message()?;
+        self.server.authority.admit(Some(&hello.token))?;
+        if !hello.versions.contains(&2) {
+            return Err(Fault::protocol("no version in common; this guest agent speaks 2"));
+        }
+        let guest = &self.server.guest;
+        let description = guest.description();
+        let mut features = vec!["exec", "files", "manifest"];
+        features.extend(guest.shells().is_some().then_some("shell"));
+        features.extend(guest.identity().is_some().then_some("identity"));
+        let welcome = Welcome {
+            version: 2,
+            agent: description.agent,
+            mode: description.mode.into(),
+            boot: description.boot,
+            features: features.into_iter().map(Into::into).collect(),
+        };
+        self.outbox.message(0, Kind::Welcome, &welcome).await;
+        Ok(())
+    }
+
+    async fn take(&mut self, frame: Frame<'_>) -> Result<(), Fault> {
+        match (frame.stream, frame.kind) {
+            (0, Kind::Ping) => {
+                let beat: Beat = frame.message()?;
+                self.outbox.message(0, Kind::Pong, &beat).await;
+                Ok(())
+            }
+            (0, Kind::Pong) => Ok(()),
+            (id @ 1.., Kind::Open) => self.open(id, frame).await,
+            (id @ 1.., Kind::Data | Kind::Credit | Kind::Cancel) => {
+                if id > self.stream_last {
+                    return Err(Fault::protocol(format!("stream {id} was never opened")));
+                }
+                match self.table.borrow().get(&id) {
+                    Some(stream) => pass(stream, frame),
+                    None => Ok(()),
+                }
+            }
+            (id, kind) => Err(Fault::protocol(format!("an unexpected {kind:?} frame on stream {id}"))),
+        }
+    }
+
+    async fn open(&mut self, id: u32, frame: Frame<'_>) -> Result<(), Fault> {
+        if id <= self.stream_last {
+            return Err(Fault::protocol(format!("stream id {id} was used before")));
+        }
+        self.stream_last = id;
+        if self.table.borrow().len() >= STREAMS_MAX {
+            let fault = Fault::new(ErrorCode::TooManyStreams, format!("{STREAMS_MAX} streams are open"));
+            self.outbox.message(id, Kind::Error, &Failure::from(fault)).await;
+            return Ok(());
+        }
+        let Open { op } = frame.message()?;
+        let operation = open::operation(op, &frame);
+        let stream = Rc::new(Stream::new(id, self.outbox.clone()));
+        self.table.borrow_mut().insert(id, stream.clone());
+        spawn_local(open::answer(self.server.clone(), self.table.clone(), stream, operation));
+        Ok(())
+    }
+}
+
+fn pass(stream: &Stream, frame: Frame<'_>) -> Result<(), Fault> {
+    match frame.kind {
+        Kind::Data => {
+            let data: Data<'_> = frame.message()?;
+            data.check()?;
+            stream.take_data(&data)
+        }
+        Kind::Credit => {
+            let grant: CreditGrant = frame.message()?;
+            stream.take_credit(grant.n)
+        }
+        _ => {
+            stream.cancel();
+            Ok(())
+        }
+    }
+}
+
+/// Reads more; `false` at the end of the connection.
+async fn fill(reader: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> bool {
+    buffer.reserve(READ_SIZE);
+    matches!(reader.read_buf(buffer).await, Ok(count) if count > 0)
+}
