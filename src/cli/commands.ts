@@ -1,0 +1,43 @@
+// The table of commands: the one list that parsing, help, completion and the documentation are made from.
+import { type Command, EXIT } from "./command.ts";
+import { configCommands } from "./commands/config.ts";
+import { initCommand } from "./commands/init.ts";
+import { sandboxCommands } from "./commands/sandbox.ts";
+import { sandboxWorkCommands } from "./commands/sandbox-work.ts";
+import { versionCommand } from "./commands/version.ts";
+import { completionScript, SHELLS, type Shell } from "./completion.ts";
+import { helpText } from "./help.ts";
+
+const completion: Command = {
+  path: ["completion"],
+  summary: "Print the completion script of a shell.",
+  arguments: [{ name: "SHELL", choices: SHELLS }],
+  client: false,
+  options: [],
+  async run(invocation, terminal) {
+    await terminal.out(completionScript(invocation.argument("SHELL") as Shell, commands));
+    return EXIT.success;
+  },
+};
+
+const help: Command = {
+  path: ["help"],
+  summary: "Show help, also for one command.",
+  arguments: [{ name: "COMMAND", rest: true, optional: true }],
+  client: false,
+  options: [],
+  async run(invocation, terminal) {
+    await terminal.out(helpText(commands, invocation.rest));
+    return EXIT.success;
+  },
+};
+
+export const commands: readonly Command[] = [
+  initCommand,
+  ...sandboxCommands,
+  ...sandboxWorkCommands,
+  ...configCommands,
+  versionCommand,
+  completion,
+  help,
+];

@@ -1,0 +1,191 @@
+// `fluxctl sandbox …` for work inside a sandbox: commands, files, and what a command changed.
+import { changeReport } from "../change-report.ts";
+import { type Command, type Invocation, UsageError } from "../command.ts";
+import { printable } from "../escape.ts";
+import { json } from "../json.ts";
+import type { Terminal } from "../terminal.ts";
+import { type BaselineReply, type ChangesReply, type DryRunReply, type ExecReply, outputBytes } from "../wire.ts";
+import { connect, readBytes, sandboxPath } from "./sandbox.ts";
+
+const SECONDS_MAX = 366 * 24 * 3600;
+const FILE_MAX_BYTES = 64 * 1024 * 1024;
+/** The server answers a little after the command's own limit. */
+const EXEC_MARGIN_MS = 10_000;
+/** Without a limit of its own the server's longest one counts, which only the server knows. */
+const EXEC_UNBOUNDED_MS = 24 * 3600 * 1000;
+/** A listing may take the server 300 s; a dry-run makes two. */
+const LISTING_MS = 310_000;
+
+const timeoutOption = { name: "timeout", value: "SECONDS", description: "Kill the command after this long." } as const;
+
+const exec: Command = {
+  path: ["sandbox", "exec"],
+  summary: "Run a command and exit with its status.",
+  details:
+    "One word is a shell command, several are a program and its arguments. A command that outlives its time\n" +
+    "limit is killed and gives 124, one that dies of signal n gives 128 + n.",
+  arguments: [{ name: "SANDBOX" }, { name: "COMMAND", rest: true }],
+  client: true,
+  options: [timeoutOption],
+  async run(invocation, terminal) {
+    const seconds = invocation.integer("timeout", 1, SECONDS_MAX);
+    const client = await connect(invocation, terminal);
+    const path = await sandboxPath(client, invocation.argument("SANDBOX"));
+    const command =
+      invocation.rest.length === 1 ? { command: invocation.rest[0] } : { process: { argv: invocation.rest } };
+    const reply = await client.call<ExecReply>("POST", `${path}/process`, {
+      body: { ...command, timeout_seconds: seconds },
+      timeoutMs: execTimeoutMs(seconds),
+    });
+    if (invocation.output === "json") await terminal.out(json(reply));
+    else await writeOutputs(reply, terminal);
+    return exitStatus(reply);
+  },
+};
+
+function execTimeoutMs(seconds: number | undefined): number {
+  return seconds === undefined ? EXEC_UNBOUNDED_MS : seconds * 1000 + EXEC_MARGIN_MS;
+}
+
+async function writeOutputs(reply: ExecReply, terminal: Terminal): Promise<void> {
+  await terminal.out(outputBytes(reply.stdout, reply.stdout_base64));
+  await terminal.err(outputBytes(reply.stderr, reply.stderr_base64));
+  for (const [name, bytes] of [
+    ["stdout", reply.stdout_truncated_bytes],
+    ["stderr", reply.stderr_truncated_bytes],
+  ] as const) {
+    if (bytes !== undefined && bytes > 0) await terminal.err(`fluxctl: ${name} is cut, ${bytes} bytes are missing\n`);
+  }
+}
+
+/** A process can exit with 0 to 255 only; anything else is a failure all the same. */
+function exitStatus({ exit_code }: ExecReply): number {
+  return Number.isInteger(exit_code) && exit_code >= 0 && exit_code <= 255 ? exit_code : 255;
+}
+
+const read: Command = {
+  path: ["sandbox", "read"],
+  summary: "Write a file of a sandbox to stdout, byte for byte.",
+  arguments: [{ name: "SANDBOX" }, { name: "PATH" }],
+  client: true,
+  options: [],
+  async run(invocation, terminal) {
+    const client = await connect(invocation, terminal);
+    const path = await sandboxPath(client, invocation.argument("SANDBOX"));
+    const reply = await client.call<{ content_base64: string; mode: number }>("POST", `${path}/fs/read`, {
+      body: { path: invocation.argument("PATH") },
+    });
+    await terminal.out(invocation.output === "json" ? json(reply) : Buffer.from(reply.content_base64, "base64"));
+    return 0;
+  },
+};
+
+const write: Command = {
+  path: ["sandbox", "write"],
+  summary: "Write a file into a sandbox, from stdin or --from.",
+  arguments: [{ name: "SANDBOX" }, { name: "PATH" }],
+  client: true,
+  options: [
+    { name: "from", value: "FILE", description: "Local file to take the contents from." },
+    { name: "mode", value: "OCTAL", description: "Permissions, 644 when absent." },
+  ],
+  async run(invocation, terminal) {
+    const mode = octalMode(invocation.text("mode"));
+    const from = invocation.text("from");
+    const content = from === undefined ? await terminal.input(FILE_MAX_BYTES) : await readBytes(from, FILE_MAX_BYTES);
+    const client = await connect(invocation, terminal);
+    const path = await sandboxPath(client, invocation.argument("SANDBOX"));
+    const reply = await client.call("POST", `${path}/fs/write`, {
+      body: {
+        path: invocation.argument("PATH"),
+        content_base64: Buffer.from(content).toString("base64"),
+        mode,
+      },
+    });
+    if (invocation.output === "json") await terminal.out(json(reply));
+    return 0;
+  },
+};
+
+function octalMode(word: string | undefined): number | undefined {
+  if (word === undefined) return undefined;
+  if (!/^0?[0-7]{3}$/.test(word)) throw new UsageError("--mode takes three octal digits, such as 755");
+  return Number.parseInt(word, 8);
+}
+
+const baseline: Command = {
+  path: ["sandbox", "baseline"],
+  summary: "Remember the files as they are now, for `changes` to compare with.",
+  arguments: [{ name: "SANDBOX" }, { name: "PATH", rest: true, optional: true }],
+  client: true,
+  options: [],
+  async run(invocation, terminal) {
+    const { client, path, paths } = await pathsOf(invocation, terminal);
+    const body = { paths: paths.length === 0 ? ["/"] : paths };
+    const reply = await client.call<BaselineReply>("POST", `${path}/baseline`, { body, timeoutMs: LISTING_MS });
+    const line = `${reply.files} files in ${reply.paths.map(printable).join(", ")} (${printable(reply.mode)})\n`;
+    await terminal.out(invocation.output === "json" ? json(reply) : line);
+    return 0;
+  },
+};
+
+const changes: Command = {
+  path: ["sandbox", "changes"],
+  summary: "Show what changed since the baseline: + added, ~ modified, - deleted.",
+  arguments: [{ name: "SANDBOX" }, { name: "PATH", rest: true, optional: true }],
+  client: true,
+  options: [],
+  async run(invocation, terminal) {
+    const { client, path, paths } = await pathsOf(invocation, terminal);
+    const body = paths.length === 0 ? {} : { paths };
+    const reply = await client.call<ChangesReply>("POST", `${path}/changes`, { body, timeoutMs: LISTING_MS });
+    await terminal.out(invocation.output === "json" ? json(reply) : changeReport(reply, terminal.colour));
+    return 0;
+  },
+};
+
+async function pathsOf(invocation: Invocation, terminal: Terminal) {
+  const client = await connect(invocation, terminal);
+  const path = await sandboxPath(client, invocation.argument("SANDBOX"));
+  return { client, path, paths: invocation.rest };
+}
+
+const dryRun: Command = {
+  path: ["sandbox", "dry-run"],
+  summary: "Run a command, show what it would change, and keep nothing of it.",
+  details: "The output of the command comes first, then its changes. Exits with the command's status.",
+  arguments: [{ name: "SANDBOX" }, { name: "COMMAND", rest: true }],
+  client: true,
+  options: [timeoutOption, { name: "path", value: "PATH", repeated: true, description: "Look for changes here only." }],
+  async run(invocation, terminal) {
+    const seconds = invocation.integer("timeout", 1, SECONDS_MAX);
+    const paths = invocation.texts("path");
+    const client = await connect(invocation, terminal);
+    const path = await sandboxPath(client, invocation.argument("SANDBOX"));
+    const reply = await client.call<DryRunReply>("POST", `${path}/dry-run`, {
+      body: {
+        command: shellCommand(invocation.rest),
+        timeout_seconds: seconds,
+        ...(paths.length === 0 ? {} : { paths }),
+      },
+      timeoutMs: execTimeoutMs(seconds) + 2 * LISTING_MS,
+    });
+    if (invocation.output === "json") {
+      await terminal.out(json(reply));
+    } else {
+      await writeOutputs(reply, terminal);
+      await terminal.out(`dry-run: exit status ${reply.exit_code}; nothing was kept. It would have changed:\n`);
+      await terminal.out(changeReport(reply.changes, terminal.colour));
+    }
+    return exitStatus(reply);
+  },
+};
+
+/** The route takes a shell command only, so several words are quoted for the sandbox's shell. */
+function shellCommand(words: readonly string[]): string {
+  const [only, ...others] = words;
+  if (only !== undefined && others.length === 0) return only;
+  return words.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(" ");
+}
+
+export const sandboxWorkCommands: readonly Command[] = [exec, read, write, baseline, changes, dryRun];

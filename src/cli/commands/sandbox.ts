@@ -1,0 +1,201 @@
+// `fluxctl sandbox …` for a sandbox as a whole: create, list, show, start, stop, delete.
+import { ApiClient } from "../client.ts";
+import { type Command, type Invocation, UsageError } from "../command.ts";
+import { resolveConnection } from "../connection.ts";
+import { json } from "../json.ts";
+import { sandboxId } from "../sandbox-lookup.ts";
+import { fields, table } from "../table.ts";
+import type { Terminal } from "../terminal.ts";
+import type { List, SandboxRecord } from "../wire.ts";
+
+const CREATE_TIMEOUT_MS = 180_000;
+const REQUEST_MAX_BYTES = 2 * 1024 * 1024;
+const SECONDS_MAX = 366 * 24 * 3600;
+const MEMORY_MIB_MAX = 16 * 1024 * 1024;
+/** What `show` prints first, in this order; every other plain field follows. */
+const SHOWN_FIRST = ["id", "name", "backend", "status", "state", "isolation", "created_at", "expires_at", "error"];
+
+/** The client of the agent that the options, the environment or the configuration name. */
+export async function connect(invocation: Invocation, terminal: Terminal): Promise<ApiClient> {
+  return new ApiClient(await resolveConnection(invocation, terminal.environment));
+}
+
+/** `/v1/sandboxes/ID/…` for the sandbox that the word means. */
+export async function sandboxPath(client: ApiClient, word: string): Promise<string> {
+  return `/v1/sandboxes/${encodeURIComponent(await sandboxId(client, word))}`;
+}
+
+const create: Command = {
+  path: ["sandbox", "create"],
+  summary: "Make a process sandbox and print its id.",
+  arguments: [],
+  client: true,
+  options: [
+    { name: "name", value: "NAME", description: "Name; made from the id when absent." },
+    { name: "id", value: "ID", description: "Id of 1 to 64 of A-Z, a-z, 0-9 and -; a UUID when absent." },
+    { name: "label", value: "KEY=VALUE", repeated: true, description: "Label." },
+    { name: "ttl", value: "SECONDS", description: "Delete it by itself after this long." },
+    { name: "memory-mib", value: "MIB", description: "Memory." },
+    { name: "processes", value: "COUNT", description: "Most processes." },
+    { name: "timeout", value: "SECONDS", description: "Wall time of a command that names none." },
+    { name: "cpu-seconds", value: "SECONDS", description: "CPU time of a command." },
+    { name: "net-port", value: "PORT", repeated: true, description: "TCP port that it may connect to." },
+    { name: "request", value: "FILE", description: "JSON body of the request; - is stdin. Other options go on top." },
+  ],
+  async run(invocation, terminal) {
+    const body = await createBody(invocation, terminal);
+    const client = await connect(invocation, terminal);
+    const record = await client.call<SandboxRecord>("POST", "/v1/sandboxes", { body, timeoutMs: CREATE_TIMEOUT_MS });
+    await terminal.out(invocation.output === "json" ? json(record) : `${record.id}\n`);
+    return 0;
+  },
+};
+
+async function createBody(invocation: Invocation, terminal: Terminal): Promise<Record<string, unknown>> {
+  const procbox: Record<string, unknown> = {
+    max_memory_mib: invocation.integer("memory-mib", 1, MEMORY_MIB_MAX),
+    max_processes: invocation.integer("processes", 1, 4_194_304),
+    timeout_seconds: invocation.integer("timeout", 1, SECONDS_MAX),
+    cpu_seconds: invocation.integer("cpu-seconds", 1, SECONDS_MAX),
+  };
+  const ports = invocation.texts("net-port");
+  if (ports.length > 0) procbox.net_ports = ports.map(portNumber);
+  const labels = invocation.texts("label").map(labelPair);
+  const given: Record<string, unknown> = {
+    name: invocation.text("name"),
+    id: invocation.text("id"),
+    ttl_seconds: invocation.integer("ttl", 1, SECONDS_MAX),
+    ...(labels.length === 0 ? {} : { labels: Object.fromEntries(labels) }),
+  };
+  const file = invocation.text("request");
+  const base = file === undefined ? { procbox: {} } : await readRequest(file, terminal);
+  const sizes = defined(procbox);
+  if (Object.keys(sizes).length > 0) given.procbox = { ...(base.procbox as object | undefined), ...sizes };
+  return { ...base, ...defined(given) };
+}
+
+async function readRequest(file: string, terminal: Terminal): Promise<Record<string, unknown>> {
+  const bytes = file === "-" ? await terminal.input(REQUEST_MAX_BYTES) : await readBytes(file, REQUEST_MAX_BYTES);
+  try {
+    const body: unknown = JSON.parse(new TextDecoder().decode(bytes));
+    if (typeof body === "object" && body !== null && !Array.isArray(body)) return body as Record<string, unknown>;
+  } catch {
+    // Said below, together with JSON that is not an object.
+  }
+  throw new UsageError("--request must hold one JSON object");
+}
+
+/** A local file. Throws `UsageError` when it cannot be read or is too large. */
+export async function readBytes(file: string, maxBytes: number): Promise<Uint8Array> {
+  const contents = Bun.file(file);
+  if (contents.size > maxBytes && contents.size !== Number.POSITIVE_INFINITY) {
+    throw new UsageError(`${file} is larger than ${maxBytes} bytes`);
+  }
+  try {
+    return await contents.bytes();
+  } catch (error) {
+    throw new UsageError(`${file} cannot be read (${(error as NodeJS.ErrnoException).code ?? "unknown"})`);
+  }
+}
+
+function defined(record: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(record).filter(([, value]) => value !== undefined));
+}
+
+function portNumber(word: string): number {
+  const port = /^\d{1,5}$/.test(word) ? Number(word) : 0;
+  if (port < 1 || port > 65_535) throw new UsageError("--net-port takes a port from 1 to 65535");
+  return port;
+}
+
+function labelPair(word: string): [string, string] {
+  const at = word.indexOf("=");
+  if (at < 1) throw new UsageError("--label takes KEY=VALUE");
+  return [word.slice(0, at), word.slice(at + 1)];
+}
+
+const list: Command = {
+  path: ["sandbox", "list"],
+  summary: "List sandboxes.",
+  arguments: [],
+  client: true,
+  options: [
+    { name: "state", value: "STATE", description: "Only those in this state." },
+    { name: "label", value: "SELECTOR", description: "Only those with these labels: a=b,c!=d,has,!hasnt." },
+  ],
+  async run(invocation, terminal) {
+    const client = await connect(invocation, terminal);
+    const query = { state: invocation.text("state"), label: invocation.text("label") };
+    const reply = await client.call<List<SandboxRecord>>("GET", "/v1/sandboxes", { query });
+    await terminal.out(invocation.output === "json" ? json(reply) : listTable(reply.items));
+    return 0;
+  },
+};
+
+function listTable(items: readonly SandboxRecord[]): string {
+  const rows = items.map(({ id, name, backend, state, status, created_at, expires_at }) => {
+    return [id, name ?? "", backend ?? "", state ?? status ?? "", created_at ?? "", expires_at ?? ""];
+  });
+  return table(["ID", "NAME", "BACKEND", "STATE", "CREATED", "EXPIRES"], rows);
+}
+
+const show: Command = {
+  path: ["sandbox", "show"],
+  summary: "Show one sandbox.",
+  arguments: [{ name: "SANDBOX" }],
+  client: true,
+  options: [],
+  async run(invocation, terminal) {
+    const client = await connect(invocation, terminal);
+    const record = await client.call<SandboxRecord>("GET", await sandboxPath(client, invocation.argument("SANDBOX")));
+    await terminal.out(invocation.output === "json" ? json(record) : recordFields(record));
+    return 0;
+  },
+};
+
+function recordFields(record: SandboxRecord): string {
+  const names = new Set([...SHOWN_FIRST.filter((name) => record[name] != null), ...Object.keys(record)]);
+  const pairs: [string, string][] = [];
+  for (const name of names) {
+    const value = record[name];
+    if (value === null || value === undefined || value === "") continue;
+    pairs.push([name, typeof value === "object" ? JSON.stringify(value) : String(value)]);
+  }
+  return fields(pairs);
+}
+
+/** A command that does one thing to each of several sandboxes and prints the id of each that it was done to. */
+function onEach(verb: "start" | "stop" | "delete", summary: string): Command {
+  return {
+    path: ["sandbox", verb],
+    summary,
+    arguments: [{ name: "SANDBOX", rest: true }],
+    client: true,
+    options: [],
+    async run(invocation, terminal) {
+      const client = await connect(invocation, terminal);
+      const records: SandboxRecord[] = [];
+      for (const word of invocation.rest) {
+        const id = await sandboxId(client, word);
+        const path = `/v1/sandboxes/${encodeURIComponent(id)}`;
+        const reply =
+          verb === "delete"
+            ? await client.call<SandboxRecord | null>("DELETE", path, { timeoutMs: CREATE_TIMEOUT_MS })
+            : await client.call<SandboxRecord>("POST", `${path}/${verb}`, { timeoutMs: CREATE_TIMEOUT_MS });
+        records.push(reply ?? { id });
+        if (invocation.output === "table") await terminal.out(`${id}\n`);
+      }
+      if (invocation.output === "json") await terminal.out(json({ items: records }));
+      return 0;
+    },
+  };
+}
+
+export const sandboxCommands: readonly Command[] = [
+  create,
+  list,
+  show,
+  onEach("start", "Start stopped sandboxes."),
+  onEach("stop", "Stop sandboxes; their files stay."),
+  onEach("delete", "Delete sandboxes and all that they hold."),
+];
