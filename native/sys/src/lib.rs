@@ -1,0 +1,12 @@
+//! Every unsafe system call of the host library: ioctls of btrfs, loop devices and KVM, the Landlock version query and
+//! the signal mask of native threads. Callers get safe functions over borrowed descriptors; nothing here keeps state.
+
+pub mod btrfs;
+mod ioctl;
+pub mod kvm;
+pub mod landlock;
+pub mod loop_device;
+pub mod sockets;
+pub mod threads;
+
+pub use rustix::io::{Errno, Result};
