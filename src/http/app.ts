@@ -1,0 +1,62 @@
+// The HTTP application: the table of routes on an Elysia instance, behind one error layer. `listen.ts` puts it on a
+// socket; tests call `app.handle` with a `Request`.
+import { Elysia } from "elysia";
+import { limits } from "../config/limits.ts";
+import { AgentError } from "../errors/agent-error.ts";
+import { BodyBudget } from "./body-budget.ts";
+import type { HttpDependencies } from "./dependencies.ts";
+import { type ConnectionTimer, Exchanges } from "./exchange.ts";
+import { type HttpServer, listen } from "./listen.ts";
+import { Pipeline } from "./pipeline.ts";
+import type { Route } from "./route.ts";
+import { allRoutes } from "./routes.ts";
+import { RouteIndex } from "./route-index.ts";
+
+/** The label of requests that no route answers. */
+const UNMATCHED = "unmatched";
+
+/** What Elysia's router hands over; `params` is missing on paths without one, an `id` that does not decode is null. */
+interface RouterContext {
+  readonly request: Request;
+  readonly params?: { readonly id?: string | null };
+  readonly server: ConnectionTimer;
+}
+
+export interface HttpApp {
+  readonly app: Elysia;
+  readonly routes: readonly Route[];
+  /** Listens as the configuration says; rejects with `CONFIG_INVALID` when that is unsafe or impossible. */
+  listen(): Promise<HttpServer>;
+}
+
+/** Builds the application. Nothing listens before `listen` is called. */
+export function createApp(dependencies: HttpDependencies): HttpApp {
+  const routes = allRoutes(dependencies);
+  const index = new RouteIndex(routes);
+  const exchanges = new Exchanges(dependencies.telemetry);
+  const budget = new BodyBudget(limits.bodyBudgetBytes, limits.bodyBudgetWaitMs);
+  const pipeline = new Pipeline(dependencies, budget);
+
+  const app = new Elysia({ name: "fluxvm", strictPath: true, normalize: false, systemRouter: false });
+  // First, because Elysia applies an error hook only to what is registered after it.
+  app.onError(({ code, error, request }) =>
+    exchanges.run(request, app.server, UNMATCHED, undefined, async (arrival) => {
+      if (code !== "NOT_FOUND") throw error;
+      const methods = index.methods(arrival.path);
+      pipeline.admit(arrival, methods.isOpen);
+      if (methods.allow.length === 0) throw new AgentError("ROUTE_NOT_FOUND");
+      throw new AgentError("METHOD_NOT_ALLOWED", undefined, { details: { allow: methods.allow } });
+    }),
+  );
+  for (const route of routes) {
+    app.route(
+      route.method,
+      route.path,
+      ({ request, params, server }: RouterContext) =>
+        exchanges.run(request, server, route.path, params?.id, (arrival) => pipeline.serve(route, arrival)),
+      // The pipeline reads bodies itself, bounded and only after it knows who is calling.
+      { parse: "none" },
+    );
+  }
+  return { app, routes, listen: () => listen(app, dependencies.config, () => exchanges.drain()) };
+}

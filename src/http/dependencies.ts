@@ -1,0 +1,56 @@
+// What the HTTP surface needs from the rest of the agent. Each member is the smallest shape that serves the routes; the
+// start of the agent binds them to the core, the store, the registry and the telemetry.
+import type { Config } from "../config/schema.ts";
+import type { JsonObject } from "../contracts/json.ts";
+import type { Logger } from "../contracts/log.ts";
+import type { Operations } from "../sandbox/operations.ts";
+import type { Store } from "../state/change.ts";
+
+/** One audit record; written for every request, also for refused ones. */
+export interface AuditLine {
+  readonly actor: string;
+  readonly role: string;
+  readonly tenant: string | null;
+  readonly method: string;
+  readonly path: string;
+  readonly status: number;
+  readonly duration_ms: number;
+  readonly request_id: string;
+}
+
+/** Where the HTTP surface reports to. */
+export interface HttpTelemetry {
+  readonly log: Logger;
+  audit(line: AuditLine): void;
+  /** Counts `fluxvm_auth_deny_total`. */
+  authDenied(): void;
+  /** Counts one answered request; `route` is the path template, so that its values stay few. */
+  answered(route: string, method: string, status: number, durationMs: number): void;
+  /** Prometheus text exposition of every metric of the agent. */
+  metricsText(): string | Promise<string>;
+}
+
+export interface ReadinessCheck {
+  readonly name: string;
+  readonly ok: boolean;
+  readonly reason?: string;
+}
+
+/** Facts about the host and the plugins, as wire objects. */
+export interface HostReports {
+  /** One entry a plugin: what is loaded, what was skipped or failed, and why. */
+  plugins(): readonly JsonObject[];
+  /** One entry a check, with a remedy where it failed. */
+  doctor(): Promise<readonly JsonObject[]>;
+  readiness(): Promise<readonly ReadinessCheck[]>;
+}
+
+export interface HttpDependencies {
+  readonly config: Pick<Config, "listen" | "auth" | "tls">;
+  /** Version of the agent, for the OpenAPI document. */
+  readonly version: string;
+  readonly operations: Operations;
+  readonly store: Pick<Store, "idempotency" | "commit" | "events">;
+  readonly telemetry: HttpTelemetry;
+  readonly host: HostReports;
+}

@@ -1,0 +1,92 @@
+// The outermost layer of every request, also of those without a route: its id, its time, its audit line, and the rule
+// that whatever goes wrong inside becomes an error response.
+import { limits } from "../config/limits.ts";
+import { AgentError } from "../errors/agent-error.ts";
+import type { Caller } from "../sandbox/operations.ts";
+import type { HttpTelemetry } from "./dependencies.ts";
+import { errorResponse } from "./errors.ts";
+import type { Arrival } from "./pipeline.ts";
+
+/** The part of the server that a request's time limit needs; null when the app is called without a server. */
+export type ConnectionTimer = { timeout(request: Request, seconds: number): void } | null;
+
+const REQUEST_ID_PATTERN = /^[A-Za-z0-9._:-]{1,128}$/;
+
+export class Exchanges {
+  #isDraining = false;
+
+  constructor(private readonly telemetry: HttpTelemetry) {}
+
+  /** From now on requests are refused; those in progress go on. */
+  drain(): void {
+    this.#isDraining = true;
+  }
+
+  /**
+   * Runs one request. `template` is the route's path template for metrics; `id` the path's decoded id. Never rejects.
+   */
+  async run(
+    request: Request,
+    timer: ConnectionTimer,
+    template: string,
+    id: string | null | undefined,
+    answer: (arrival: Arrival) => Promise<Response>,
+  ): Promise<Response> {
+    const startedAtMs = performance.now();
+    const requestId = chooseRequestId(request);
+    const url = new URL(request.url);
+    let caller: Caller | null = null;
+    // Bun's idle time would end a request whose answer takes long; while one is handled, the steps have their own limits.
+    timer?.timeout(request, 0);
+    let response: Response;
+    try {
+      if (this.#isDraining) throw new AgentError("SHUTTING_DOWN");
+      response = await answer({
+        request,
+        id,
+        path: url.pathname,
+        query: url.searchParams,
+        identified: (found) => {
+          caller = found;
+        },
+      });
+    } catch (error) {
+      response = errorResponse(error, this.telemetry.log, requestId);
+    }
+    timer?.timeout(request, limits.connectionIdleSecs);
+    response.headers.set("x-request-id", requestId);
+    response.headers.set("x-content-type-options", "nosniff");
+    response.headers.set("cache-control", "no-store");
+    this.#report(request.method, url.pathname, template, response.status, caller, requestId, startedAtMs);
+    return response;
+  }
+
+  #report(
+    method: string,
+    path: string,
+    template: string,
+    status: number,
+    caller: Caller | null,
+    requestId: string,
+    startedAtMs: number,
+  ): void {
+    const durationMs = performance.now() - startedAtMs;
+    this.telemetry.answered(template, method, status, durationMs);
+    this.telemetry.audit({
+      actor: caller?.actor ?? "anonymous",
+      role: caller?.role ?? "none",
+      tenant: caller?.tenant ?? null,
+      method,
+      path,
+      status,
+      duration_ms: Math.round(durationMs * 1000) / 1000,
+      request_id: requestId,
+    });
+  }
+}
+
+/** The client's own id when it is short and harmless, else a new one. */
+function chooseRequestId(request: Request): string {
+  const given = request.headers.get("x-request-id");
+  return given !== null && REQUEST_ID_PATTERN.test(given) ? given : crypto.randomUUID();
+}

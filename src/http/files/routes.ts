@@ -1,0 +1,63 @@
+// Routes that read or write one whole file as Base64: `fs/*` of sandboxes and `agent/*-file` of VMs are the same calls.
+import { limits } from "../../config/limits.ts";
+import { AgentError } from "../../errors/agent-error.ts";
+import type { HttpDependencies } from "../dependencies.ts";
+import { defineRoute, type Route } from "../route.ts";
+import { fileContentReply, fileReadBody, fileWriteBody, fileWrittenReply } from "./schema.ts";
+
+const MODE_DEFAULT = 0o644;
+const MODE_MASK = 0o777;
+
+const READ_PATHS = ["/v1/sandboxes/:id/fs/read", "/v1/vms/:id/agent/get-file"];
+const WRITE_PATHS = ["/v1/sandboxes/:id/fs/write", "/v1/vms/:id/agent/put-file"];
+const GUEST_ERRORS = ["SANDBOX_NOT_READY", "SANDBOX_GONE", "GUEST_UNREACHABLE", "CONFINEMENT_UNAVAILABLE"] as const;
+const FILE_ERRORS = ["PATH_INVALID", "FILE_NOT_REGULAR", "FILE_DENIED", "FILE_IS_SYMLINK", "FILE_TOO_LARGE"] as const;
+
+export function fileRoutes({ operations }: HttpDependencies): readonly Route[] {
+  const reads = READ_PATHS.map((path) =>
+    defineRoute({
+      method: "POST",
+      path,
+      auth: "admin",
+      guard: "sandbox",
+      tag: "files",
+      summary: "Reads a regular file.",
+      body: fileReadBody,
+      success: { status: 200, schema: fileContentReply },
+      errors: [...FILE_ERRORS, ...GUEST_ERRORS, "FILE_NOT_FOUND"],
+      handler: async ({ caller, id, body }) => {
+        const { content, mode } = await operations.readFile(caller, id, body.path);
+        return { result: "file-content", content_base64: content.toBase64(), mode: mode & MODE_MASK };
+      },
+    }),
+  );
+  const writes = WRITE_PATHS.map((path) =>
+    defineRoute({
+      method: "POST",
+      path,
+      auth: "admin",
+      guard: "sandbox",
+      tag: "files",
+      summary: "Replaces or makes a regular file and the directories above it.",
+      body: fileWriteBody,
+      bodyMaxBytes: limits.requestBodyMaxBytes,
+      success: { status: 200, schema: fileWrittenReply },
+      errors: [...FILE_ERRORS, ...GUEST_ERRORS, "WORKSPACE_FULL"],
+      handler: async ({ caller, id, body }) => {
+        const mode = (body.mode ?? MODE_DEFAULT) & MODE_MASK;
+        await operations.writeFile(caller, id, body.path, decodeContent(body.content_base64), mode);
+        return { result: "file-written" };
+      },
+    }),
+  );
+  return [...reads, ...writes];
+}
+
+function decodeContent(base64: string): Uint8Array {
+  if (base64.length > Math.ceil(limits.fileMaxBytes / 3) * 4) throw new AgentError("FILE_TOO_LARGE");
+  try {
+    return Uint8Array.fromBase64(base64);
+  } catch {
+    throw new AgentError("BAD_REQUEST", "field content_base64: not Base64", { details: { field: "content_base64" } });
+  }
+}

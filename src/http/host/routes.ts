@@ -1,0 +1,52 @@
+// Routes about the host: its plugins and what the doctor finds. They show paths and kernel facts, so tenants' tokens
+// may not use them.
+import { Type } from "@sinclair/typebox";
+import type { HttpDependencies } from "../dependencies.ts";
+import { defineRoute, type Route } from "../route.ts";
+import { listOf } from "../schema.ts";
+
+const missingCapability = Type.Object({
+  capability: Type.String(),
+  reason: Type.String(),
+  remedy: Type.String(),
+});
+
+const plugin = Type.Object(
+  {
+    kind: Type.String(),
+    id: Type.String(),
+    summary: Type.String(),
+    state: Type.Union(["loaded", "skipped", "failed"].map((state) => Type.Literal(state))),
+    capabilities: Type.Array(Type.String()),
+    missing: Type.Array(missingCapability),
+    source: Type.String(),
+  },
+  { $id: "Plugin" },
+);
+
+const check = Type.Record(Type.String(), Type.Unknown(), { $id: "DoctorCheck" });
+
+export function hostRoutes({ host }: HttpDependencies): readonly Route[] {
+  return [
+    defineRoute({
+      method: "GET",
+      path: "/v1/host/plugins",
+      auth: "reader",
+      guard: "host",
+      tag: "host",
+      summary: "Lists the plugins: what is loaded, what was skipped or failed, and why.",
+      success: { status: 200, schema: listOf(plugin) },
+      handler: () => ({ items: host.plugins() }),
+    }),
+    defineRoute({
+      method: "GET",
+      path: "/v1/host/doctor",
+      auth: "reader",
+      guard: "host",
+      tag: "host",
+      summary: "Checks the host, with a remedy for each check that fails.",
+      success: { status: 200, schema: listOf(check) },
+      handler: async () => ({ items: await host.doctor() }),
+    }),
+  ];
+}

@@ -1,0 +1,26 @@
+// The table of routes: one list from one function a resource.
+import { changeSetRoutes } from "./change-sets/routes.ts";
+import { commandRoutes } from "./commands/routes.ts";
+import type { HttpDependencies } from "./dependencies.ts";
+import { eventRoutes } from "./events/routes.ts";
+import { fileRoutes } from "./files/routes.ts";
+import { hostRoutes } from "./host/routes.ts";
+import { openApiRoute } from "./openapi.ts";
+import type { Route } from "./route.ts";
+import { sandboxRoutes } from "./sandboxes/routes.ts";
+import { serviceRoutes } from "./service/routes.ts";
+
+/** Every route of this agent, the OpenAPI document among them. */
+export function allRoutes(dependencies: HttpDependencies): readonly Route[] {
+  const routes: Route[] = [
+    ...serviceRoutes(dependencies),
+    ...sandboxRoutes(dependencies),
+    ...commandRoutes(dependencies),
+    ...fileRoutes(dependencies),
+    ...changeSetRoutes(dependencies),
+    ...eventRoutes(dependencies),
+    ...hostRoutes(dependencies),
+  ];
+  routes.push(openApiRoute(() => routes, dependencies.version));
+  return routes;
+}

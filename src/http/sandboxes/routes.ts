@@ -1,0 +1,129 @@
+// Routes of sandboxes as a whole: create, list, show, change, delete, start, stop, pause, resume. A sandbox is a VM
+// record, so `/v1/vms/{id}` and `/v1/sandboxes/{id}` answer alike.
+import type { HttpDependencies } from "../dependencies.ts";
+import { defineRoute, type Route } from "../route.ts";
+import { vmRecordSchema } from "../schema.ts";
+import { createRequest } from "./create.ts";
+import { createBody, patchBody, recordList, sandboxListQuery, vmListQuery } from "./schema.ts";
+
+const PREFIXES = ["/v1/vms/:id", "/v1/sandboxes/:id"];
+
+const TRANSITIONS = {
+  start: "Starts a stopped sandbox on the files that it has.",
+  stop: "Ends the processes of a sandbox; its files stay.",
+  pause: "Freezes a sandbox.",
+  resume: "Lets a paused sandbox go on.",
+} as const;
+
+export function sandboxRoutes(dependencies: HttpDependencies): readonly Route[] {
+  return [...collectionRoutes(dependencies), ...PREFIXES.flatMap((prefix) => recordRoutes(dependencies, prefix))];
+}
+
+function collectionRoutes({ operations }: HttpDependencies): readonly Route[] {
+  return [
+    defineRoute({
+      method: "POST",
+      path: "/v1/sandboxes",
+      auth: "admin",
+      guard: "tenant-list",
+      tag: "sandboxes",
+      summary: "Creates a sandbox and answers when it is ready.",
+      body: createBody,
+      success: { status: 201, schema: vmRecordSchema },
+      idempotent: true,
+      errors: [
+        "INVALID_ID",
+        "CREATE_KIND_MISSING",
+        "PROCBOX_DISABLED",
+        "TENANT_REFUSED",
+        "QUOTA_EXCEEDED",
+        "SANDBOX_EXISTS",
+        "LAUNCH_FAILED",
+        "NOT_SUPPORTED",
+        "CONFINEMENT_UNAVAILABLE",
+        "UID_POOL_EXHAUSTED",
+        "SANDBOXES_EXHAUSTED",
+        "PLUGIN_NOT_FOUND",
+        "HOST_FULL",
+      ],
+      handler: ({ caller, body, idempotency }) => operations.create(caller, { ...createRequest(body), idempotency }),
+    }),
+    defineRoute({
+      method: "GET",
+      path: "/v1/sandboxes",
+      auth: "reader",
+      guard: "tenant-list",
+      tag: "sandboxes",
+      summary: "Lists the sandboxes that the caller may see.",
+      query: sandboxListQuery,
+      success: { status: 200, schema: recordList },
+      handler: ({ caller, query }) => ({ items: operations.list(caller, query) }),
+    }),
+    defineRoute({
+      method: "GET",
+      path: "/v1/vms",
+      auth: "reader",
+      guard: "tenant-list",
+      tag: "vms",
+      summary: "Lists the VM records that the caller may see.",
+      query: vmListQuery,
+      success: { status: 200, schema: recordList },
+      handler: ({ caller, query }) => ({ items: operations.list(caller, query) }),
+    }),
+  ];
+}
+
+function recordRoutes({ operations }: HttpDependencies, prefix: string): readonly Route[] {
+  const tag = prefix.startsWith("/v1/vms") ? "vms" : "sandboxes";
+  const transitions = Object.entries(TRANSITIONS).map(([name, summary]) =>
+    defineRoute({
+      method: "POST",
+      path: `${prefix}/${name}`,
+      auth: "admin",
+      guard: "sandbox",
+      tag,
+      summary,
+      success: { status: 200, schema: vmRecordSchema },
+      errors: ["INVALID_STATE", "SANDBOX_BUSY", "LAUNCH_FAILED", "NOT_SUPPORTED", "CONFINEMENT_UNAVAILABLE"],
+      handler: ({ caller, id }) => operations[name as keyof typeof TRANSITIONS](caller, id),
+    }),
+  );
+  return [
+    defineRoute({
+      method: "GET",
+      path: prefix,
+      auth: "reader",
+      guard: "sandbox",
+      tag,
+      summary: "Shows the record of a sandbox.",
+      success: { status: 200, schema: vmRecordSchema },
+      handler: ({ caller, id }) => operations.get(caller, id),
+    }),
+    defineRoute({
+      method: "PATCH",
+      path: prefix,
+      auth: "admin",
+      guard: "sandbox",
+      tag,
+      summary: "Renames a sandbox or changes its labels.",
+      body: patchBody,
+      success: { status: 200, schema: vmRecordSchema },
+      handler: ({ caller, id, body }) => operations.update(caller, id, body),
+    }),
+    defineRoute({
+      method: "DELETE",
+      path: prefix,
+      auth: "admin",
+      guard: "sandbox",
+      tag,
+      summary: "Ends a sandbox and removes everything that it held.",
+      success: { status: 204 },
+      idempotent: true,
+      errors: ["SANDBOX_BUSY", "RELEASE_FAILED"],
+      handler: async ({ caller, id, idempotency }) => {
+        await operations.remove(caller, id, idempotency);
+      },
+    }),
+    ...transitions,
+  ];
+}

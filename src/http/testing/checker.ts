@@ -1,0 +1,58 @@
+// Checks an answer against the OpenAPI document: its status must be listed for the route, its body must fit the schema of
+// that status, and the code of an error must be one that the route declares.
+import { Value } from "@sinclair/typebox/value";
+import type { ErrorCode } from "../../errors/catalogue.ts";
+import { errorCodes } from "../openapi.ts";
+import type { Route } from "../route.ts";
+import { RouteIndex } from "../route-index.ts";
+import { errorSchema } from "../schema.ts";
+import type { Answer } from "./harness.ts";
+
+/** What is answered where no route fits. */
+const ROUTELESS_CODES: readonly ErrorCode[] = [
+  "ROUTE_NOT_FOUND",
+  "METHOD_NOT_ALLOWED",
+  "AUTH_REQUIRED",
+  "ORIGIN_REFUSED",
+  "RATE_LIMITED",
+  "SHUTTING_DOWN",
+];
+
+/** Throws when the answer is not one that the document promises. */
+export function checkResponse(routes: readonly Route[], method: string, path: string, answer: Answer): void {
+  const pathname = path.split("?", 1)[0]!;
+  const wanted = method === "HEAD" ? "GET" : method;
+  const route = routes.find((candidate) => candidate.method === wanted && matches(candidate, pathname));
+  const where = `${method} ${path} answered ${answer.status}`;
+  if (answer.headers.get("x-request-id") === null) throw new Error(`${where} without X-Request-Id`);
+  if (route !== undefined && answer.status === route.success.status) return checkSuccess(route, method, answer, where);
+  const alternative = route?.alternatives?.[answer.status];
+  if (alternative !== undefined && Value.Check(alternative, answer.json)) return;
+  if (method === "HEAD") return;
+  if (!Value.Check(errorSchema, answer.json)) throw new Error(`${where} without an error body: ${answer.text}`);
+  const code = answer.json.code as ErrorCode;
+  const declared = route === undefined ? ROUTELESS_CODES : errorCodes(route);
+  if (!declared.includes(code)) throw new Error(`${where} with ${code}, which the document does not list`);
+}
+
+function checkSuccess(route: Route, method: string, answer: Answer, where: string): void {
+  const { schema, contentType = "application/json" } = route.success;
+  if (schema === undefined && route.success.contentType === undefined) {
+    if (answer.text !== "") throw new Error(`${where} with a body`);
+    return;
+  }
+  if (answer.headers.get("content-type") !== contentType && !isJson(answer, contentType)) {
+    throw new Error(`${where} as ${answer.headers.get("content-type")}`);
+  }
+  if (schema === undefined || method === "HEAD") return;
+  const problem = Value.Errors(schema, answer.json).First();
+  if (problem !== undefined) throw new Error(`${where}: ${problem.path} ${problem.message}\n${answer.text}`);
+}
+
+function isJson(answer: Answer, contentType: string): boolean {
+  return contentType === "application/json" && answer.json !== undefined;
+}
+
+function matches(route: Route, pathname: string): boolean {
+  return new RouteIndex([route]).methods(pathname).allow.length > 0;
+}

@@ -1,0 +1,120 @@
+// The whole application on fakes. Every response that a test gets through `call` is checked against the OpenAPI document
+// of its route, so that the document cannot drift from what is answered.
+import { configSchema } from "../../config/schema.ts";
+import type { Logger } from "../../contracts/log.ts";
+import { createApp, type HttpApp } from "../app.ts";
+import type { AuditLine, HttpDependencies, ReadinessCheck } from "../dependencies.ts";
+import { checkResponse } from "./checker.ts";
+import { FakeOperations } from "./operations.ts";
+import { MemoryStore } from "./store.ts";
+
+export interface TestToken {
+  readonly token: string;
+  readonly role: "admin" | "read-only";
+  readonly name?: string;
+  readonly tenant?: string;
+}
+
+export interface HarnessOptions {
+  readonly listen?: string;
+  readonly auth?: Record<string, unknown>;
+  readonly tls?: Record<string, unknown>;
+}
+
+export interface CallOptions {
+  readonly token?: string;
+  readonly headers?: Record<string, string>;
+  /** Sent as JSON. */
+  readonly json?: unknown;
+  /** Sent as it is, without a content type unless `headers` has one. */
+  readonly raw?: string | Uint8Array;
+}
+
+export interface Answer {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly text: string;
+  /** The parsed body; undefined when it is not JSON. */
+  readonly json: any;
+}
+
+export class Harness {
+  readonly store = new MemoryStore();
+  readonly operations = new FakeOperations(this.store);
+  readonly audit: AuditLine[] = [];
+  readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] = [];
+  authDenials = 0;
+  checks: readonly ReadinessCheck[] = [{ name: "state", ok: true }];
+  readonly http: HttpApp;
+
+  constructor(options: HarnessOptions = {}) {
+    const { listen = "127.0.0.1:0", auth = {}, tls = {} } = options;
+    this.http = createApp(this.#dependencies(configSchema.parse({ listen, auth, tls })));
+  }
+
+  /** Calls the application without a socket. */
+  async call(method: string, path: string, options: CallOptions = {}): Promise<Answer> {
+    const headers = new Headers(options.headers);
+    if (options.token !== undefined) headers.set("authorization", `Bearer ${options.token}`);
+    if (options.json !== undefined && !headers.has("content-type")) headers.set("content-type", "application/json");
+    const raw = options.raw ?? (options.json === undefined ? undefined : JSON.stringify(options.json));
+    // As bytes, because a string would bring its own content type.
+    const body = raw === undefined ? undefined : Buffer.from(raw as string);
+    const request = new Request(`http://127.0.0.1${path}`, { method, headers, body });
+    const answer = await readAnswer(await this.http.app.handle(request));
+    checkResponse(this.http.routes, method, path, answer);
+    return answer;
+  }
+
+  /** A sandbox that exists already, owned by a tenant or by nobody. */
+  async sandbox(tenant: string | null = null): Promise<string> {
+    const caller = { actor: "test", role: "admin", tenant, token: "test" } as const;
+    return (await this.operations.create(caller, { backend: "procbox", backendRequest: {} })).id;
+  }
+
+  #dependencies(config: HttpDependencies["config"]): HttpDependencies {
+    return {
+      config,
+      version: "0.0.0-test",
+      operations: this.operations,
+      store: this.store,
+      telemetry: {
+        log: this.#logger(),
+        audit: (line) => this.audit.push(line),
+        authDenied: () => {
+          this.authDenials += 1;
+        },
+        answered: () => {},
+        metricsText: () => "# TYPE fluxvm_auth_deny_total counter\nfluxvm_auth_deny_total 0\n",
+      },
+      host: {
+        plugins: () => [
+          { kind: "backend", id: "fake", summary: "s", state: "loaded", capabilities: [], missing: [], source: "built-in" },
+        ],
+        doctor: async () => [{ name: "kernel", ok: true }],
+        readiness: async () => this.checks,
+      },
+    };
+  }
+
+  #logger(): Logger {
+    const method = (level: string) => (fields: Record<string, unknown>, message: string) => {
+      this.logged.push({ level, fields, message });
+    };
+    const logger: Logger = {
+      debug: method("debug"),
+      info: method("info"),
+      warn: method("warn"),
+      error: method("error"),
+      child: () => logger,
+    };
+    return logger;
+  }
+}
+
+/** Reads a response whole. */
+export async function readAnswer(response: Response): Promise<Answer> {
+  const text = await response.text();
+  const isJson = response.headers.get("content-type")?.startsWith("application/json") ?? false;
+  return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined };
+}
