@@ -37,6 +37,9 @@ export const limits = {
   releaseBackoffMs: 50,
   releaseTimeoutMs: 30 * 1000,
   adoptTimeoutMs: 10 * 1000,
+  adoptionsAtOnceMax: 16,
+  /** From the start of an instance until its guest agent answers. */
+  readyTimeoutMs: 60 * 1000,
 
   // Commands.
   commandMaxBytes: 1 * MIB,
@@ -61,10 +64,18 @@ export const limits = {
   workspaceEntriesMax: 500_000,
 
   // Guest-agent protocol.
-  frameMaxBytes: 1 * MIB + 64,
+  frameMaxBytes: 2 * MIB,
+  frameDataMaxBytes: 1 * MIB,
   streamCreditBytes: 1 * MIB,
   streamsMax: 1024,
   guestConnectTimeoutMs: 5 * 1000,
+  guestCallTimeoutMs: 15 * 1000,
+  guestFileTimeoutMs: 120 * 1000,
+  guestExecGraceMs: 10 * 1000,
+  guestIdleMs: 30 * 1000,
+  guestPongTimeoutMs: 10 * 1000,
+  guestTextMaxChars: 1024,
+  guestLineMaxBytes: 96 * MIB,
 
   // State.
   commitGroupMax: 512,
@@ -89,5 +100,7 @@ function holds(relation: boolean, text: string): void {
 holds(limits.commandInlineMaxBytes <= limits.commandMaxBytes, "an inline command fits the command limit");
 holds(limits.requestBodyMaxBytes <= limits.bodyBudgetBytes, "the largest body fits the budget of bodies");
 holds((limits.fileMaxBytes * 4) / 3 < limits.requestBodyMaxBytes, "a base64 file fits a request body");
-holds(limits.streamCreditBytes >= limits.frameMaxBytes - 64, "one frame fits the initial credit");
+holds(limits.streamCreditBytes >= limits.frameDataMaxBytes, "the data of one frame fits the initial credit");
+holds(limits.commandMaxBytes + 64 * KIB < limits.frameMaxBytes, "the longest command and its arguments fit a frame");
+holds((limits.fileMaxBytes * 4) / 3 < limits.guestLineMaxBytes, "a base64 file fits a version 1 line");
 holds(limits.commandMaxBytes < limits.jsonBodyMaxBytes, "a command fits a JSON body");

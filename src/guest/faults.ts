@@ -1,0 +1,38 @@
+// What the guest agent's error codes mean to a caller of the agent.
+import { AgentError } from "../errors/agent-error.ts";
+import { catalogue, type ErrorCode } from "../errors/catalogue.ts";
+import { printable, text } from "./fields.ts";
+import type { Fields } from "./msgpack.ts";
+
+const codes: ReadonlyMap<string, ErrorCode> = new Map([
+  ["NOT_FOUND", "FILE_NOT_FOUND"],
+  ["NOT_REGULAR", "FILE_NOT_REGULAR"],
+  ["NOT_DIRECTORY", "NOT_A_DIRECTORY"],
+  ["SYMLINK", "FILE_IS_SYMLINK"],
+  ["DENIED", "FILE_DENIED"],
+  ["TOO_LARGE", "FILE_TOO_LARGE"],
+  ["NO_SPACE", "WORKSPACE_FULL"],
+  ["WALK_FAILED", "WALK_FAILED"],
+  ["LIMIT", "LISTING_TOO_LARGE"],
+  ["GONE", "SANDBOX_GONE"],
+  ["UNKNOWN_OP", "NOT_SUPPORTED"],
+  ["TOO_MANY_STREAMS", "SANDBOX_BUSY"],
+]);
+
+/** The error that an ERROR frame stands for. What has no code of its own is `GUEST_ERROR`, with the guest's code first. */
+export function guestFault(fields: Fields): AgentError {
+  const guestCode = text(fields, "code");
+  const message = text(fields, "message");
+  const code = codes.get(guestCode);
+  if (code !== undefined) return new AgentError(code, `${catalogue[code].message}: ${message}`);
+  return new AgentError("GUEST_ERROR", `${catalogue.GUEST_ERROR.message}: ${guestCode}: ${message}`);
+}
+
+/** The peer broke the protocol: what it says cannot be relied on. */
+export function guestViolation(reason: string): AgentError {
+  return new AgentError("GUEST_ERROR", `${catalogue.GUEST_ERROR.message}: ${printable(reason)}`);
+}
+
+export function guestUnreachable(reason: string, cause?: unknown): AgentError {
+  return new AgentError("GUEST_UNREACHABLE", `${catalogue.GUEST_UNREACHABLE.message}: ${reason}`, { cause });
+}

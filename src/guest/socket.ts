@@ -1,0 +1,78 @@
+// A connected unix socket that bytes are written to at once, keeping what the kernel does not take yet.
+import type { Socket } from "bun";
+
+export interface SocketEvents {
+  /** The bytes are the receiver's from here on. */
+  received(bytes: Uint8Array): void;
+  /** Once, for whatever reason; not after `destroy`. */
+  closed(reason: string): void;
+}
+
+export class GuestSocket {
+  #socket: Socket | null = null;
+  readonly #events: SocketEvents;
+  /** What the kernel has not taken, oldest first. Bounded by the credit of the streams that wrote it. */
+  #unsent: Uint8Array[] = [];
+
+  private constructor(events: SocketEvents) {
+    this.#events = events;
+  }
+
+  /** Rejects with what the system says, for example `ENOENT`. */
+  static async connect(path: string, events: SocketEvents): Promise<GuestSocket> {
+    const self = new GuestSocket(events);
+    await Bun.connect({
+      unix: path,
+      socket: {
+        binaryType: "uint8array",
+        open: (socket) => {
+          self.#socket = socket;
+        },
+        data: (_, bytes) => self.#events.received(bytes as Uint8Array),
+        drain: () => self.#flush(),
+        close: () => self.#close("the peer closed the connection"),
+        end: () => self.#close("the peer closed the connection"),
+        error: (_, error) => self.#close(error.message),
+      },
+    });
+    return self;
+  }
+
+  /** Sends the bytes, which nobody may change afterwards. Without effect once the socket is closed. */
+  write(bytes: Uint8Array): void {
+    if (this.#socket === null) return;
+    if (this.#unsent.length === 0) {
+      const taken = Math.max(0, this.#socket.write(bytes));
+      if (taken < bytes.length) this.#unsent.push(bytes.subarray(taken));
+    } else {
+      this.#unsent.push(bytes);
+    }
+  }
+
+  /** Closes without a further event. */
+  destroy(): void {
+    const socket = this.#socket;
+    this.#socket = null;
+    this.#unsent = [];
+    socket?.terminate();
+  }
+
+  #flush(): void {
+    let sent = 0;
+    for (const bytes of this.#unsent) {
+      const taken = Math.max(0, this.#socket?.write(bytes) ?? 0);
+      if (taken < bytes.length) {
+        this.#unsent[sent] = bytes.subarray(taken);
+        break;
+      }
+      sent++;
+    }
+    this.#unsent.splice(0, sent);
+  }
+
+  #close(reason: string): void {
+    if (this.#socket === null) return;
+    this.destroy();
+    this.#events.closed(reason);
+  }
+}

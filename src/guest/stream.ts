@@ -1,0 +1,80 @@
+// One stream of a connection as the host sees it: its handler, its credit in both directions, and its deadline.
+import { limits } from "../config/limits.ts";
+import type { AgentError } from "../errors/agent-error.ts";
+import { encodeData, encodeFrame, FrameKind } from "./frame.ts";
+import type { Fields } from "./msgpack.ts";
+import { ProtocolViolation } from "./violation.ts";
+
+/** What an operation does with the answers. What it throws fails the stream. Exactly one of `ended`, `failed` comes. */
+export interface StreamHandler {
+  event?(message: Fields): void;
+  /** `content` is a view of memory that nobody writes again. The handler grants the credit back. */
+  data?(channel: number, content: Uint8Array): void;
+  /** The host may send more. */
+  credit?(): void;
+  ended(message: Fields): void;
+  failed(error: AgentError): void;
+}
+
+export class GuestStream {
+  readonly id: number;
+  readonly handler: StreamHandler;
+  readonly #write: (frame: Uint8Array) => void;
+  readonly #deadline: Timer | null;
+  /** Bytes of DATA that the guest may still send. */
+  #receivable: number = limits.streamCreditBytes;
+  /** Bytes that were consumed but not granted back yet. */
+  #consumed = 0;
+  #sendable: number = limits.streamCreditBytes;
+
+  constructor(id: number, handler: StreamHandler, write: (frame: Uint8Array) => void, deadline: Timer | null) {
+    this.id = id;
+    this.handler = handler;
+    this.#write = write;
+    this.#deadline = deadline;
+  }
+
+  /** Bytes of DATA that may be sent now. */
+  get sendable(): number {
+    return this.#sendable;
+  }
+
+  /** Sends DATA; at most `sendable` bytes and at most one frame's worth. */
+  send(channel: number, content: Uint8Array, eof: boolean): void {
+    this.#sendable -= content.length;
+    this.#write(encodeData(this.id, channel, content, eof));
+  }
+
+  /** Lets the guest send as many bytes more. Small amounts are gathered, so that not every frame costs another. */
+  grant(bytes: number): void {
+    this.#consumed += bytes;
+    if (this.#consumed < limits.streamCreditBytes / 2) return;
+    const n = this.#consumed;
+    this.#consumed = 0;
+    this.#receivable += n;
+    this.#write(encodeFrame(this.id, FrameKind.credit, { n }));
+  }
+
+  /** Tells the guest that nobody waits for the answer any more. */
+  cancel(): void {
+    this.#write(encodeFrame(this.id, FrameKind.cancel, {}));
+  }
+
+  /** Accounts for DATA that arrived. Throws `ProtocolViolation` when it is more than was granted. */
+  received(bytes: number): void {
+    this.#receivable -= bytes;
+    if (this.#receivable < 0) throw new ProtocolViolation("more data than was granted");
+  }
+
+  /** Accounts for credit that arrived. */
+  credited(bytes: number): void {
+    this.#sendable += bytes;
+    if (this.#sendable > Number.MAX_SAFE_INTEGER) throw new ProtocolViolation("more credit than a stream can hold");
+    this.handler.credit?.();
+  }
+
+  /** Stops the deadline. */
+  over(): void {
+    if (this.#deadline !== null) clearTimeout(this.#deadline);
+  }
+}
