@@ -1,0 +1,76 @@
+// Taking over a sandbox that an earlier agent process left running, or recording how it ended.
+import { readFile } from "node:fs/promises";
+import { limits } from "../config/limits.ts";
+import type { Instance } from "../contracts/backend.ts";
+import { asAgentError } from "../errors/agent-error.ts";
+import { withDeadline } from "./clock.ts";
+import type { Context } from "./context.ts";
+import type { Phase } from "./lifecycle.ts";
+import { stopRun } from "./power.ts";
+import { instanceFields, launchRequest, ownPlace, publish, releaseRun, stuckMessage } from "./run.ts";
+import type { Live, Sandbox } from "./sandbox.ts";
+import { amend, fail, move } from "./transition.ts";
+
+/** What became of a sandbox at reconcile. */
+export type Fate = "adopted" | "rolled-back" | "removed" | "stopped" | "failed" | "kept" | "stuck";
+
+/** For a sandbox that had an instance when the agent ended: `ready`, `pausing`, `paused` or `resuming`. */
+export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fate> {
+  const live = await adopt(context, sandbox);
+  if (live === null) return await endedAway(context, sandbox);
+  await settlePause(context, sandbox, live.instance);
+  const { enforcement, ...fields } = instanceFields(live.instance);
+  // What confines the sandbox was decided at its launch; an adopted instance need not know it.
+  await amend(context, sandbox, {
+    patch: { ...fields, ...(enforcement === null ? {} : { enforcement }) },
+    changes: () => sandbox.run.settle(),
+  });
+  publish(context, sandbox, live);
+  return "adopted";
+}
+
+async function adopt(context: Context, sandbox: Sandbox): Promise<Live | null> {
+  const { dependencies } = context;
+  const { identity, backend: backendId } = sandbox.record;
+  try {
+    const backend = context.backend(backendId);
+    const volume = await dependencies.storage.openVolume(sandbox.id);
+    if (identity === null || volume === null || backend.adopt === undefined) return null;
+    const request = { ...launchRequest(context, sandbox, ownPlace(sandbox, volume)), identity };
+    const instance = await withDeadline(backend.adopt(request), limits.adoptTimeoutMs, "adopting");
+    return instance === null ? null : { instance, volume };
+  } catch (error) {
+    const cause = asAgentError(error).message;
+    dependencies.log.warn({ sandbox: sandbox.id, error: cause }, "a sandbox could not be adopted");
+    return null;
+  }
+}
+
+/** A pause or resume that was cut ends where the guest certainly runs; a finished pause stays. */
+async function settlePause(context: Context, sandbox: Sandbox, instance: Instance): Promise<void> {
+  const { phase } = sandbox.record;
+  if (phase !== "pausing" && phase !== "resuming") return;
+  const facet = context.backend(sandbox.record.backend).pause;
+  await facet?.resume(instance);
+  await move(context, sandbox, phase, "ready", { patch: { pausedAtUnixMs: null } });
+}
+
+/** Gone after a reboot is `stopped`, because nothing went wrong in the sandbox; gone otherwise is `failed`. */
+async function endedAway(context: Context, sandbox: Sandbox): Promise<Fate> {
+  const phase: Phase = sandbox.record.phase;
+  if (phase === "ready" && sandbox.record.identity?.bootId !== (await bootId())) {
+    await move(context, sandbox, "ready", "stopping");
+    await stopRun(context, sandbox, "the host was restarted");
+    return "stopped";
+  }
+  const reason = "the sandbox ended while the agent was away";
+  await fail(context, sandbox, reason);
+  const { changes, stuck } = await releaseRun(sandbox);
+  const error = stuck === null ? reason : `${reason}; ${stuckMessage(stuck)}`;
+  await amend(context, sandbox, { patch: { error }, changes: () => changes });
+  return stuck === null ? "failed" : "stuck";
+}
+
+async function bootId(): Promise<string> {
+  return (await readFile("/proc/sys/kernel/random/boot_id", "utf8")).trim();
+}

@@ -1,0 +1,169 @@
+// A dry-run on a copy: the workspace is cloned, a second instance is launched on the clone exactly as the first was on
+// the original, the command runs there, and the clone is thrown away whatever happened. The sandbox itself goes on.
+import { randomBytes } from "node:crypto";
+import { join } from "node:path";
+import { limits } from "../../config/limits.ts";
+import type { GuestChannel, ExecResult } from "../../contracts/channel.ts";
+import type { Instance } from "../../contracts/backend.ts";
+import { AgentError } from "../../errors/agent-error.ts";
+import { withDeadline } from "../clock.ts";
+import type { Context } from "../context.ts";
+import { checkCommand, commandTimeoutMs, execRequest, liveOf } from "../guest-access.ts";
+import type { Ledger } from "../ledger.ts";
+import type { Changes, DryRunReply, DryRunRequest } from "../operations.ts";
+import { lifeOwner } from "../record.ts";
+import { launch, makePlaces, stuckMessage, volumeRequest } from "../run.ts";
+import type { Live, Sandbox, SideOperation } from "../sandbox.ts";
+import { Comparison } from "./comparison.ts";
+import { list, type Listed } from "./listing.ts";
+import { ListingReader } from "./listing-reader.ts";
+import { ListingWriter } from "./listing-writer.ts";
+import { listingPaths } from "./paths.ts";
+
+const DEFAULT_PATHS = ["/"];
+
+/** Suffix of the journal owner and of the names of one dry-run: `dry-run-<8 hex digits>`. */
+const newOperation = (): string => `dry-run-${randomBytes(4).toString("hex")}`;
+
+interface Attempt {
+  readonly command: DryRunRequest;
+  readonly timeoutMs: number;
+  readonly paths: readonly Uint8Array[];
+  readonly operation: string;
+  readonly ledger: Ledger;
+}
+
+/**
+ * Runs a command on a copy and tells what it changed there. Rejects with `DRY_RUN_BUSY` while another runs,
+ * `WORKSPACE_FULL` when the workspace is over its cap, `SANDBOX_GONE` when the sandbox is stopped meanwhile, and
+ * `RELEASE_FAILED` when the copy could not be thrown away.
+ */
+export async function dryRun(context: Context, sandbox: Sandbox, request: DryRunRequest): Promise<DryRunReply> {
+  checkCommand({ command: request.command });
+  const paths = listingPaths(request.paths ?? DEFAULT_PATHS);
+  const timeoutMs = commandTimeoutMs(sandbox.record, request.timeoutSeconds);
+  const live = liveOf(sandbox);
+  context.assertOpen();
+  if (context.backend(sandbox.record.backend).dryRun !== "workspace-copy") throw new AgentError("NOT_SUPPORTED");
+  if (sandbox.dryRun !== null) throw new AgentError("DRY_RUN_BUSY");
+  const operation = newOperation();
+  const ledger = context.ledger(`${lifeOwner(sandbox.record)}/${operation}`);
+  return await new DryRun(context, sandbox, live, { command: request, timeoutMs, paths, operation, ledger }).run();
+}
+
+class DryRun {
+  #aborted = false;
+  #instance: Instance | null = null;
+
+  constructor(
+    private readonly context: Context,
+    private readonly sandbox: Sandbox,
+    private readonly live: Live,
+    private readonly attempt: Attempt,
+  ) {}
+
+  async run(): Promise<DryRunReply> {
+    const { promise: done, resolve: finished } = Promise.withResolvers<void>();
+    const side: SideOperation = { abort: () => this.#abort(), done };
+    this.sandbox.dryRun = side;
+    try {
+      return await this.#runAndDiscard();
+    } finally {
+      this.sandbox.dryRun = null;
+      finished();
+    }
+  }
+
+  #abort(): void {
+    this.#aborted = true;
+    void this.#instance?.stop(limits.stopBudgetMs).catch(() => undefined);
+  }
+
+  async #runAndDiscard(): Promise<DryRunReply> {
+    let reply: DryRunReply;
+    try {
+      reply = await this.#runOnCopy();
+    } catch (error) {
+      await this.#discard().catch((fault: unknown) => {
+        this.context.dependencies.log.error({ sandbox: this.sandbox.id, error: String(fault) }, "a dry-run left a copy");
+      });
+      throw this.#aborted ? new AgentError("SANDBOX_GONE", "the sandbox was stopped during the dry-run") : error;
+    }
+    await this.#discard();
+    return reply;
+  }
+
+  /** Everything up to the reply; what was acquired is in the ledger at every moment. */
+  async #runOnCopy(): Promise<DryRunReply> {
+    const { dependencies, places } = this.context;
+    const { operation, ledger, paths, command, timeoutMs } = this.attempt;
+    const { storage, changeSets, crashPoint } = dependencies;
+    const { volume } = this.live;
+    if ((await storage.usage(volume)).bytes > volume.capBytes) throw new AgentError("WORKSPACE_FULL");
+    const name = `${this.sandbox.id}/${operation}`;
+    const shortName = this.context.catalogue.shortNameFor(name);
+    await makePlaces(this.context, ledger, name, shortName);
+    const cloneName = `${this.sandbox.id}.${operation}`;
+    const clone = await storage.cloneVolume(volume, volumeRequest(this.sandbox, cloneName), ledger);
+    await crashPoint("dry-run.cloned");
+    this.#assertWanted();
+    const place = { shortName, instanceName: name, volume: clone, resources: ledger };
+    this.#instance = await launch(this.context, this.sandbox, place);
+    await crashPoint("dry-run.launched");
+    this.#assertWanted();
+    const channel = await this.#instance.channel();
+    const beforePath = join(places.instanceDir(name), "before.json");
+    const listed = await this.#listBefore(channel, beforePath);
+    const exec = await this.#execute(channel, command, timeoutMs);
+    await crashPoint("dry-run.ran");
+    const changes = await compareWith(beforePath, async (before) => {
+      const comparison = new Comparison(before, paths);
+      return await comparison.finish(await list(changeSets, channel, { paths, base: listed.digest }, comparison));
+    });
+    return { changes, exec, revertedVia: "workspace-copy" };
+  }
+
+  async #listBefore(channel: GuestChannel, target: string): Promise<Listed> {
+    const { changeSets, clock } = this.context.dependencies;
+    const writer = await ListingWriter.create(target, "new", this.attempt.paths);
+    try {
+      const listed = await list(changeSets, channel, { paths: this.attempt.paths }, writer);
+      const { mode, digest, files } = listed;
+      await writer.finish({ mode, digest, files, takenAtUnixMs: clock.nowUnixMs() });
+      return listed;
+    } finally {
+      await writer.discard();
+    }
+  }
+
+  async #execute(channel: GuestChannel, request: DryRunRequest, timeoutMs: number): Promise<ExecResult> {
+    const running = channel.exec(execRequest({ command: request.command }, timeoutMs));
+    return await withDeadline(running, timeoutMs + limits.execGraceMs, "the guest agent's answer");
+  }
+
+  #assertWanted(): void {
+    if (this.#aborted) throw new AgentError("SANDBOX_GONE");
+  }
+
+  /** Throws the copy away. Rejects with `RELEASE_FAILED`; the journal then leads the removal to what is left. */
+  async #discard(): Promise<void> {
+    const { store, crashPoint } = this.context.dependencies;
+    await crashPoint("dry-run.discarding");
+    await this.#instance?.stop(limits.stopBudgetMs).catch(() => undefined);
+    const { changes, stuck } = await this.attempt.ledger.releaseAll();
+    if (stuck !== null) this.sandbox.leftovers.push(this.attempt.ledger);
+    if (changes.length > 0) await store.commit(changes);
+    await crashPoint("dry-run.discarded");
+    if (stuck === null) return;
+    throw new AgentError("RELEASE_FAILED", `the copy of the dry-run could not be removed: ${stuckMessage(stuck)}`);
+  }
+}
+
+async function compareWith(path: string, work: (before: ListingReader) => Promise<Changes>): Promise<Changes> {
+  const before = await ListingReader.open(path);
+  try {
+    return await work(before);
+  } finally {
+    await before.close();
+  }
+}

@@ -1,0 +1,96 @@
+// Writes a listing while it arrives. The file appears under its name whole or not at all.
+import { open, rename, rm, type FileHandle } from "node:fs/promises";
+import { dirname } from "node:path";
+import type { ManifestEntry, ManifestSink } from "../../contracts/channel.ts";
+import type { CrashHook } from "../crash-points.ts";
+import { entryLine, headLine, LISTING_END, type ListingHead } from "./listing-format.ts";
+
+const FLUSH_BYTES = 256 * 1024;
+
+const EMPTY_HEAD = { mode: "sha256", takenAtUnixMs: 0, digest: new Uint8Array(), files: 0, entries: 0 } as const;
+
+export class ListingWriter implements ManifestSink {
+  #lines: string[] = [];
+  #bytes = 0;
+  #entries = 0;
+  #position: number;
+
+  private constructor(
+    private readonly target: string,
+    private readonly temporary: string,
+    private readonly file: FileHandle,
+    private readonly paths: readonly Uint8Array[],
+    headBytes: number,
+  ) {
+    this.#position = headBytes;
+  }
+
+  /** `name`: makes the temporary name unique among writers of the same file. */
+  static async create(target: string, name: string, paths: readonly Uint8Array[]): Promise<ListingWriter> {
+    const temporary = `${target}.${name}.tmp`;
+    const file = await open(temporary, "wx", 0o600);
+    return new ListingWriter(target, temporary, file, paths, headLine({ ...EMPTY_HEAD, paths }).length);
+  }
+
+  entry(path: Uint8Array, entry: ManifestEntry): void {
+    const line = entryLine(path, entry);
+    this.#lines.push(line);
+    this.#bytes += line.length;
+    this.#entries += 1;
+  }
+
+  difference(): void {
+    throw new Error("a listing that is written whole was answered with a difference");
+  }
+
+  async drained(): Promise<void> {
+    if (this.#bytes >= FLUSH_BYTES) await this.#flush();
+  }
+
+  /** Makes the file durable under its name. */
+  async finish(head: Omit<ListingHead, "entries" | "paths">, crashPoint: CrashHook = () => undefined): Promise<void> {
+    await this.#flush();
+    await this.#write(Buffer.from(LISTING_END));
+    const line = headLine({ ...head, entries: this.#entries, paths: this.paths });
+    await this.file.write(line, 0, line.length, 0);
+    await this.file.sync();
+    await this.file.close();
+    await crashPoint("baseline.written");
+    await rename(this.temporary, this.target);
+    await syncDirectory(dirname(this.target));
+    await crashPoint("baseline.renamed");
+  }
+
+  /** Removes what was written. Harmless after `finish`. */
+  async discard(): Promise<void> {
+    await this.file.close().catch(() => undefined);
+    await rm(this.temporary, { force: true });
+  }
+
+  async #flush(): Promise<void> {
+    if (this.#lines.length === 0) return;
+    const first = this.#entries === this.#lines.length;
+    const text = `${first ? "" : ",\n"}${this.#lines.join(",\n")}`;
+    this.#lines = [];
+    this.#bytes = 0;
+    await this.#write(Buffer.from(text));
+  }
+
+  async #write(bytes: Buffer): Promise<void> {
+    let offset = 0;
+    while (offset < bytes.length) {
+      const { bytesWritten } = await this.file.write(bytes, offset, bytes.length - offset, this.#position);
+      offset += bytesWritten;
+      this.#position += bytesWritten;
+    }
+  }
+}
+
+async function syncDirectory(path: string): Promise<void> {
+  const directory = await open(path, "r");
+  try {
+    await directory.sync();
+  } finally {
+    await directory.close();
+  }
+}

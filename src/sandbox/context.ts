@@ -1,0 +1,89 @@
+// What every part of the core works with: the dependencies, the index, the leases, the directories and the journals.
+import type { Backend } from "../contracts/backend.ts";
+import type { Release } from "../contracts/resource.ts";
+import { AgentError } from "../errors/agent-error.ts";
+import type { ResourceRow } from "../state/change.ts";
+import { Catalogue } from "./catalogue.ts";
+import type { CoreDependencies, LeaseKind } from "./dependencies.ts";
+import { LeaseBook } from "./leases.ts";
+import { Ledger } from "./ledger.ts";
+import type { VmRecord } from "./operations.ts";
+import { Places } from "./places.ts";
+import type { SandboxRecord } from "./record.ts";
+import type { Sandbox } from "./sandbox.ts";
+import { toVmRecord } from "./vm-record.ts";
+
+function releaseTable(sources: readonly { readonly releases: Readonly<Record<string, Release>> }[]) {
+  const table = new Map<string, Release>();
+  for (const { releases } of sources) {
+    for (const [kind, release] of Object.entries(releases)) {
+      if (table.has(kind)) throw new Error(`two plugins release resources of kind ${kind}`);
+      table.set(kind, release);
+    }
+  }
+  return table;
+}
+
+export class Context {
+  readonly catalogue: Catalogue;
+  readonly leases: LeaseBook;
+  readonly places: Places;
+  readonly releases: ReadonlyMap<string, Release>;
+  /** Set at shutdown: nothing new is accepted. */
+  closing = false;
+
+  constructor(readonly dependencies: CoreDependencies) {
+    const { settings, backends, storage, dataplanes, store, log, crashPoint } = dependencies;
+    this.catalogue = new Catalogue(settings);
+    this.places = new Places(settings.instancesDir, settings.runDir);
+    this.releases = releaseTable([this.places, storage, ...backends.values(), ...dataplanes.values()]);
+    this.leases = new LeaseBook({
+      store,
+      ranges: settings.leaseRanges,
+      isClean: (kind, value) => this.#leaseIsClean(kind, value),
+      log,
+      crashPoint,
+    });
+  }
+
+  ledger(owner: string, rows: readonly ResourceRow[] = []): Ledger {
+    const { store, clock, crashPoint, log } = this.dependencies;
+    return new Ledger({ store, releases: this.releases, clock, crashPoint, log }, owner, rows);
+  }
+
+  /** Rejects with `CAPABILITY_MISSING` when the backend is not loaded on this host. */
+  backend(id: string): Backend {
+    const backend = this.dependencies.backends.get(id);
+    if (backend !== undefined) return backend;
+    throw new AgentError("CAPABILITY_MISSING", `the backend ${JSON.stringify(id)} is not available on this host`, {
+      details: { capability: `backend:${id}` },
+    });
+  }
+
+  assertOpen(): void {
+    if (this.closing) throw new AgentError("SHUTTING_DOWN");
+  }
+
+  /** `record` differs from the sandbox's own while a transition is being written. */
+  render(sandbox: Sandbox, record: SandboxRecord = sandbox.record): VmRecord {
+    return toVmRecord(record, {
+      runningCommands: sandbox.runningCommands,
+      storageBytes: sandbox.storageBytes,
+      workspace: this.places.instanceDir(record.id),
+    });
+  }
+
+  /** A uid may be in use by what any backend started; other values have no life outside the agent. */
+  async #leaseIsClean(kind: LeaseKind, value: number): Promise<boolean> {
+    if (kind !== "uid") return true;
+    try {
+      for (const backend of this.dependencies.backends.values()) {
+        if (backend.uidIsClean !== undefined && !(await backend.uidIsClean(value))) return false;
+      }
+      return true;
+    } catch (error) {
+      this.dependencies.log.warn({ uid: value, error: String(error) }, "could not tell whether a uid is clean");
+      return false;
+    }
+  }
+}

@@ -1,0 +1,89 @@
+// The sandbox core put together: the operations for transports, reconciling before they listen, the reaper, and letting
+// go at shutdown.
+import type { Caller, Operations } from "./operations.ts";
+import { changesSinceBaseline, takeBaseline } from "./change-set/baseline.ts";
+import { dryRun } from "./change-set/dry-run.ts";
+import { stateNow } from "./catalogue.ts";
+import { Context } from "./context.ts";
+import { create } from "./create.ts";
+import type { CoreDependencies } from "./dependencies.ts";
+import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
+import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
+import { pause, resume, start, stop } from "./power.ts";
+import { Reaper } from "./reaper.ts";
+import { type ReconcileReport, reconcile } from "./reconcile.ts";
+import { remove } from "./remove.ts";
+import { letGo } from "./shutdown.ts";
+import type { Sandbox } from "./sandbox.ts";
+import { update } from "./update.ts";
+
+export interface SandboxCore {
+  readonly operations: Operations;
+  /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
+  reconcile(): Promise<ReconcileReport>;
+  startReaper(): void;
+  /** Sandboxes by `status` word and by backend id, for metrics; every status is present. */
+  census(): { readonly byStatus: ReadonlyMap<Status, number>; readonly byBackend: ReadonlyMap<string, number> };
+  /** Refuses what is new, waits for what runs and lets go of every instance without ending it, within `budgetMs`. */
+  shutdown(budgetMs: number): Promise<void>;
+}
+
+/** Wires the core. Throws `CONFIG_INVALID` when the directories of the settings cannot work. */
+export function createCore(dependencies: CoreDependencies): SandboxCore {
+  const context = new Context(dependencies);
+  const reaper = new Reaper(context);
+  return {
+    operations: operationsOf(context),
+    reconcile: () => reconcile(context),
+    startReaper: () => reaper.start(),
+    census: () => census(context),
+    shutdown: async (budgetMs) => {
+      context.closing = true;
+      await letGo(context, reaper, budgetMs);
+    },
+  };
+}
+
+function operationsOf(context: Context): Operations {
+  const find = (caller: Caller, id: string): Sandbox => context.catalogue.find(caller, id);
+  // Async, so that an id which is not found rejects instead of throwing.
+  return {
+    create: (caller, request) => create(context, caller, request),
+    list: (caller, filter) => context.catalogue.list(caller, filter).map((sandbox) => context.render(sandbox)),
+    get: (caller, id) => {
+      const sandbox = find(caller, id);
+      refreshUsage(context, sandbox);
+      return context.render(sandbox);
+    },
+    visible: (caller, id) => {
+      const sandbox = context.catalogue.byId(id);
+      return sandbox !== undefined && context.catalogue.sees(caller, sandbox);
+    },
+    remove: async (caller, id, idempotency) => await remove(context, find(caller, id), idempotency),
+    start: async (caller, id) => await start(context, find(caller, id)),
+    stop: async (caller, id) => await stop(context, find(caller, id)),
+    pause: async (caller, id) => await pause(context, find(caller, id)),
+    resume: async (caller, id) => await resume(context, find(caller, id)),
+    update: async (caller, id, patch) => await update(context, find(caller, id), patch),
+    ping: async (caller, id) => await ping(find(caller, id)),
+    process: async (caller, id, request) => await runProcess(context, find(caller, id), request),
+    readFile: async (caller, id, path) => await readFile(context, find(caller, id), path),
+    writeFile: async (caller, id, path, content, mode) =>
+      await writeFile(context, find(caller, id), path, content, mode),
+    baseline: async (caller, id, paths) => await takeBaseline(context, find(caller, id), paths),
+    changes: async (caller, id, paths) => await changesSinceBaseline(context, find(caller, id), paths),
+    dryRun: async (caller, id, request) => await dryRun(context, find(caller, id), request),
+    quota: (caller) => context.catalogue.quota(caller.token),
+  };
+}
+
+function census(context: Context): ReturnType<SandboxCore["census"]> {
+  const byStatus = new Map<Status, number>(STATUSES.map((status) => [status, 0]));
+  const byBackend = new Map<string, number>();
+  for (const sandbox of context.catalogue.all()) {
+    const status = statusOf(stateNow(sandbox));
+    byStatus.set(status, (byStatus.get(status) ?? 0) + 1);
+    byBackend.set(sandbox.record.backend, (byBackend.get(sandbox.record.backend) ?? 0) + 1);
+  }
+  return { byStatus, byBackend };
+}

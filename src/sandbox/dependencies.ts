@@ -1,0 +1,49 @@
+// What the sandbox core is given. It finds nothing by itself: the composition root passes plugins, state and clocks.
+import type { Backend } from "../contracts/backend.ts";
+import type { ChangeSetMethod } from "../contracts/change-set.ts";
+import type { Dataplane } from "../contracts/dataplane.ts";
+import type { Logger } from "../contracts/log.ts";
+import type { Storage } from "../contracts/storage.ts";
+import type { EventRow, Store } from "../state/change.ts";
+import type { Clock } from "./clock.ts";
+import type { CrashHook } from "./crash-points.ts";
+
+export type LeaseKind = "uid" | "address" | "cid";
+
+export interface LeaseRange {
+  readonly first: number;
+  readonly count: number;
+}
+
+export interface CoreSettings {
+  /** `<state_dir>/instances`; exists. */
+  readonly instancesDir: string;
+  /** `<run_dir>`; exists. Short, because socket paths lie under it. */
+  readonly runDir: string;
+  readonly sandboxesMax: number;
+  readonly vmsMaxPerToken: number | null;
+  readonly memoryMibMaxPerToken: number | null;
+  readonly leaseRanges: Readonly<Partial<Record<LeaseKind, LeaseRange>>>;
+  readonly reaperIntervalMs: number;
+}
+
+export interface CoreMetrics {
+  created(durationMs: number): void;
+  started(durationMs: number): void;
+}
+
+export interface CoreDependencies {
+  readonly store: Store;
+  readonly backends: ReadonlyMap<string, Backend>;
+  readonly storage: Storage;
+  /** In registry order; the first that supports a guest lists it. */
+  readonly changeSets: readonly ChangeSetMethod[];
+  readonly dataplanes: ReadonlyMap<string, Dataplane>;
+  readonly settings: CoreSettings;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly metrics: CoreMetrics;
+  /** Tells live listeners of an event; called after it is durable. */
+  readonly publish: (event: EventRow) => void;
+  readonly crashPoint: CrashHook;
+}

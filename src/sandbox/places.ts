@@ -1,0 +1,79 @@
+// The directories that the core itself makes for a sandbox: one for host-side files and one, with a short path, for
+// sockets. Both are journalled; their releases remove exactly the directory that the name says.
+import { lstat, mkdir, rm, symlink } from "node:fs/promises";
+import { join } from "node:path";
+import type { Release, Resource } from "../contracts/resource.ts";
+import { AgentError } from "../errors/agent-error.ts";
+
+const ID = "[A-Za-z0-9-]{1,64}";
+const INSTANCE_NAME = new RegExp(`^${ID}(/dry-run-[0-9a-f]{8})?$`);
+const SOCKET_NAME = /^[a-z2-7]{12}$/;
+/** `sun_path` holds 108 bytes with its end; a backend adds a short file name. */
+const SOCKET_DIR_MAX_BYTES = 80;
+
+export class Places {
+  readonly #socketsDir: string;
+
+  constructor(
+    private readonly instancesDir: string,
+    runDir: string,
+  ) {
+    this.#socketsDir = join(runDir, "sandboxes");
+    const longest = Buffer.byteLength(join(this.#socketsDir, "x".repeat(12)));
+    if (longest > SOCKET_DIR_MAX_BYTES) {
+      throw new AgentError("CONFIG_INVALID", `run_dir is too long: socket paths under ${runDir} would not fit`);
+    }
+  }
+
+  /** `name`: a sandbox id, or `<id>/dry-run-<hex>`. */
+  instanceDir(name: string): string {
+    if (!INSTANCE_NAME.test(name)) throw new Error(`not an instance directory name: ${name}`);
+    return join(this.instancesDir, name);
+  }
+
+  socketDir(shortName: string): string {
+    if (!SOCKET_NAME.test(shortName)) throw new Error(`not a short name: ${shortName}`);
+    return join(this.#socketsDir, shortName);
+  }
+
+  /** The directory through which people and `fs` routes name the sandbox's files on the host. */
+  filesDir(id: string): string {
+    return join(this.instanceDir(id), "files");
+  }
+
+  instanceResource(name: string): Resource {
+    return { kind: "instance-directory", name, data: {} };
+  }
+
+  socketResource(shortName: string): Resource {
+    return { kind: "socket-directory", name: shortName, data: {} };
+  }
+
+  async exists(name: string): Promise<boolean> {
+    return await lstat(this.instanceDir(name)).then(
+      () => true,
+      () => false,
+    );
+  }
+
+  async makeInstanceDir(name: string): Promise<void> {
+    await mkdir(this.instanceDir(name), { mode: 0o700 });
+  }
+
+  /** Also called before every launch, because the run directory does not survive a reboot of the host. */
+  async ensureSocketDir(shortName: string): Promise<void> {
+    await mkdir(this.#socketsDir, { recursive: true, mode: 0o711 });
+    await mkdir(this.socketDir(shortName), { recursive: true, mode: 0o700 });
+  }
+
+  /** Links `files` to a volume that lies elsewhere. */
+  async linkFiles(id: string, volumePath: string): Promise<void> {
+    const files = this.filesDir(id);
+    if (files !== volumePath) await symlink(volumePath, files);
+  }
+
+  readonly releases: Readonly<Record<string, Release>> = {
+    "instance-directory": async ({ name }) => await rm(this.instanceDir(name), { recursive: true, force: true }),
+    "socket-directory": async ({ name }) => await rm(this.socketDir(name), { recursive: true, force: true }),
+  };
+}

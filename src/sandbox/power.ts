@@ -1,0 +1,175 @@
+// Start, stop, pause and resume of one sandbox, each run inside its mailbox. A command that finds its work done answers
+// the record; one that the phase does not allow is `INVALID_STATE`.
+import { limits } from "../config/limits.ts";
+import { AgentError, asAgentError } from "../errors/agent-error.ts";
+import { withDeadline } from "./clock.ts";
+import type { Context } from "./context.ts";
+import type { VmRecord } from "./operations.ts";
+import { runOwner } from "./record.ts";
+import {
+  endInstance,
+  instanceFields,
+  launch,
+  NO_INSTANCE,
+  ownPlace,
+  publish,
+  releaseRun,
+  stuckError,
+  stuckMessage,
+} from "./run.ts";
+import type { Sandbox } from "./sandbox.ts";
+import { amend, fail, move } from "./transition.ts";
+
+function assertPresent(context: Context, sandbox: Sandbox): void {
+  if (context.catalogue.byId(sandbox.id) !== sandbox) throw new AgentError("SANDBOX_NOT_FOUND");
+}
+
+function refuse(sandbox: Sandbox, verb: string): AgentError {
+  const { phase } = sandbox.record;
+  return new AgentError("INVALID_STATE", `a sandbox that is ${phase} cannot be ${verb}`, { details: { state: phase } });
+}
+
+/** Releases what is left of an earlier run, so that nothing of it meets the next. */
+async function finishRelease(context: Context, sandbox: Sandbox): Promise<void> {
+  if (sandbox.run.isEmpty && sandbox.leftovers.length === 0) return;
+  const { changes, stuck } = await releaseRun(sandbox);
+  await amend(context, sandbox, { changes: () => changes });
+  if (stuck !== null) throw stuckError(stuck);
+}
+
+/** Ends the processes; the workspace, its uid and the record stay. */
+export async function stop(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+  return await sandbox.actor.join("stop", async () => {
+    assertPresent(context, sandbox);
+    const { phase } = sandbox.record;
+    if (phase === "stopped" || phase === "failed") {
+      await finishRelease(context, sandbox);
+      return context.render(sandbox);
+    }
+    if (phase !== "ready" && phase !== "stopping") throw refuse(sandbox, "stopped");
+    if (phase === "ready") await move(context, sandbox, "ready", "stopping");
+    await context.dependencies.crashPoint("stop.journalled");
+    await stopRun(context, sandbox, null);
+    return context.render(sandbox);
+  });
+}
+
+/** From `stopping` to `stopped`, or to `failed` when something of the run is stuck. `reason` goes into the record. */
+export async function stopRun(context: Context, sandbox: Sandbox, reason: string | null): Promise<void> {
+  const { crashPoint } = context.dependencies;
+  await endInstance(context, sandbox);
+  await crashPoint("stop.ended");
+  const { changes, stuck } = await releaseRun(sandbox);
+  await crashPoint("stop.released");
+  if (stuck !== null) {
+    await fail(context, sandbox, stuckMessage(stuck), changes);
+    throw stuckError(stuck);
+  }
+  await move(context, sandbox, "stopping", "stopped", {
+    patch: { ...NO_INSTANCE, error: reason },
+    changes: () => changes,
+  });
+}
+
+/** Launches a stopped or failed sandbox again on its own workspace. Rejects with the backend's error; it is failed then. */
+export async function start(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+  context.assertOpen();
+  return await sandbox.actor.join("start", async () => {
+    assertPresent(context, sandbox);
+    const { phase } = sandbox.record;
+    if (phase === "ready") return context.render(sandbox);
+    if (phase !== "stopped" && phase !== "failed") throw refuse(sandbox, "started");
+    const startedAt = performance.now();
+    await finishRelease(context, sandbox);
+    await startRun(context, sandbox);
+    context.dependencies.metrics.started(performance.now() - startedAt);
+    return context.render(sandbox);
+  });
+}
+
+async function startRun(context: Context, sandbox: Sandbox): Promise<void> {
+  const { storage, crashPoint, clock } = context.dependencies;
+  const { phase } = sandbox.record;
+  if (phase !== "stopped" && phase !== "failed") throw refuse(sandbox, "started");
+  const volume = await storage.openVolume(sandbox.id);
+  if (volume === null) throw new AgentError("INVALID_STATE", "the workspace of this sandbox is gone");
+  await move(context, sandbox, phase, "starting", { patch: { run: sandbox.record.run + 1, error: null } });
+  sandbox.run = context.ledger(runOwner(sandbox.record));
+  await crashPoint("start.journalled");
+  try {
+    const instance = await launch(context, sandbox, ownPlace(sandbox, volume));
+    await crashPoint("start.launched");
+    try {
+      await move(context, sandbox, "starting", "ready", {
+        patch: { ...instanceFields(instance), readyAtUnixMs: clock.nowUnixMs() },
+        changes: () => sandbox.run.settle(),
+      });
+    } catch (error) {
+      await instance.stop(limits.stopBudgetMs).catch(() => undefined);
+      throw error;
+    }
+    publish(context, sandbox, { instance, volume });
+  } catch (error) {
+    const { changes, stuck } = await releaseRun(sandbox);
+    const reason = asAgentError(error).message;
+    await fail(context, sandbox, stuck === null ? reason : `${reason}; ${stuckMessage(stuck)}`, changes);
+    throw error;
+  }
+  await crashPoint("start.ready");
+}
+
+/** Freezes a sandbox in place. `SANDBOX_BUSY` while commands run, `NOT_SUPPORTED` where the backend cannot. */
+export async function pause(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+  const facet = context.backend(sandbox.record.backend).pause;
+  if (facet === undefined) throw new AgentError("NOT_SUPPORTED");
+  return await sandbox.actor.join("pause", async () => {
+    assertPresent(context, sandbox);
+    const { crashPoint, clock } = context.dependencies;
+    const { live } = sandbox;
+    if (sandbox.record.phase === "paused") return context.render(sandbox);
+    if (sandbox.record.phase !== "ready" || live === null) throw refuse(sandbox, "paused");
+    if (sandbox.runningCommands > 0 || sandbox.dryRun !== null) {
+      throw new AgentError("SANDBOX_BUSY", "a command is running in the sandbox");
+    }
+    await move(context, sandbox, "ready", "pausing", { attributes: { reason: "pause" } });
+    await crashPoint("pause.journalled");
+    try {
+      await withDeadline(facet.pause(live.instance), limits.stopBudgetMs, "pausing");
+    } catch (error) {
+      await withDeadline(facet.resume(live.instance), limits.stopBudgetMs, "thawing").then(
+        () => move(context, sandbox, "pausing", "ready"),
+        () => fail(context, sandbox, "the sandbox was left frozen"),
+      );
+      throw error;
+    }
+    await crashPoint("pause.frozen");
+    await move(context, sandbox, "pausing", "paused", { patch: { pausedAtUnixMs: clock.nowUnixMs() } });
+    return context.render(sandbox);
+  });
+}
+
+/** Thaws a paused sandbox. On a sandbox that is ready it changes nothing. */
+export async function resume(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+  const facet = context.backend(sandbox.record.backend).pause;
+  if (facet === undefined) throw new AgentError("NOT_SUPPORTED");
+  return await sandbox.actor.join("resume", async () => {
+    assertPresent(context, sandbox);
+    const { live } = sandbox;
+    if (sandbox.record.phase === "ready") return context.render(sandbox);
+    if (sandbox.record.phase !== "paused" || live === null) throw refuse(sandbox, "resumed");
+    await move(context, sandbox, "paused", "resuming");
+    await context.dependencies.crashPoint("resume.journalled");
+    try {
+      await withDeadline(facet.resume(live.instance), limits.stopBudgetMs, "resuming");
+    } catch (error) {
+      await move(context, sandbox, "resuming", "paused");
+      throw error;
+    }
+    await context.dependencies.crashPoint("resume.thawed");
+    await move(context, sandbox, "resuming", "ready", {
+      patch: { pausedAtUnixMs: null },
+      attributes: { reason: "resume" },
+    });
+    return context.render(sandbox);
+  });
+}

@@ -1,0 +1,84 @@
+// Removing a sandbox: journalled first, so that a crash rolls it forward; the record goes last, in the transaction that
+// also quarantines its leases. Anything may be removed at any moment, and again when something got stuck.
+import type { Change } from "../state/change.ts";
+import { IdempotencyConflict } from "../state/conflicts.ts";
+import { AgentError } from "../errors/agent-error.ts";
+import type { Context } from "./context.ts";
+import { goneChanges } from "./create.ts";
+import type { Leases } from "./leases.ts";
+import type { IdempotentRequest } from "./operations.ts";
+import { endInstance, NO_INSTANCE, releaseRun, stuckError, stuckMessage } from "./run.ts";
+import type { Sandbox } from "./sandbox.ts";
+import { amend, eventRow, move } from "./transition.ts";
+
+/**
+ * Resolves when the record and everything that the sandbox held are gone. Rejects with `RELEASE_FAILED` when something
+ * is stuck; the same call tries again.
+ */
+export async function remove(context: Context, sandbox: Sandbox, idempotency?: IdempotentRequest): Promise<void> {
+  const work = (): Promise<void> => removeNow(context, sandbox, idempotency);
+  // A removal with a key of its own must leave its own reply, so it does not share another's outcome.
+  if (idempotency === undefined) await sandbox.actor.join("remove", work);
+  else await sandbox.actor.run("remove", work);
+}
+
+function begin(context: Context, idempotency: IdempotentRequest | undefined): Change[] {
+  if (idempotency === undefined) return [];
+  const { hash, bodyHash } = idempotency;
+  const createdAtUnixMs = context.dependencies.clock.nowUnixMs();
+  return [{ begin: "idempotency", row: { hash, bodyHash, reply: null, createdAtUnixMs } }];
+}
+
+function finish(idempotency: IdempotentRequest | undefined): Change[] {
+  if (idempotency === undefined) return [];
+  return [{ finish: "idempotency", hash: idempotency.hash, reply: idempotency.reply(null) }];
+}
+
+/** The first write of a removal. A sandbox whose earlier removal got stuck is in `removing` already. */
+async function journal(context: Context, sandbox: Sandbox, idempotency: IdempotentRequest | undefined): Promise<void> {
+  const options = { patch: { error: null }, changes: () => begin(context, idempotency) };
+  const { phase } = sandbox.record;
+  try {
+    if (phase === "removing") await amend(context, sandbox, options);
+    else await move(context, sandbox, phase, "removing", options);
+  } catch (error) {
+    throw error instanceof IdempotencyConflict ? new AgentError("IDEMPOTENCY_IN_FLIGHT") : error;
+  }
+}
+
+async function removeNow(
+  context: Context,
+  sandbox: Sandbox,
+  idempotency: IdempotentRequest | undefined,
+): Promise<void> {
+  const { store, crashPoint, publish } = context.dependencies;
+  if (context.catalogue.byId(sandbox.id) !== sandbox) {
+    // An earlier command in the mailbox removed it, which is what this caller asked for too.
+    if (idempotency !== undefined) await store.commit([...begin(context, idempotency), ...finish(idempotency)]);
+    return;
+  }
+  await journal(context, sandbox, idempotency);
+  await crashPoint("remove.journalled");
+  await endInstance(context, sandbox);
+  await crashPoint("remove.ended");
+  const run = await releaseRun(sandbox);
+  const life = run.stuck === null ? await sandbox.life.releaseAll() : { changes: [], stuck: run.stuck };
+  await crashPoint("remove.released");
+  const changes: Change[] = [...run.changes, ...life.changes];
+  if (life.stuck !== null) {
+    if (idempotency !== undefined) changes.push({ remove: "idempotency", hash: idempotency.hash });
+    const patch = { ...NO_INSTANCE, error: stuckMessage(life.stuck) };
+    await amend(context, sandbox, { patch, changes: () => changes });
+    throw stuckError(life.stuck);
+  }
+  const event = eventRow(context, sandbox.record, "removed", {});
+  await store.commit([...changes, ...goneChanges(sandbox), ...finish(idempotency), { append: "event", row: event }]);
+  context.leases.quarantine(sandbox.record.leases as Leases);
+  context.catalogue.remove(sandbox);
+  publish(event);
+  await crashPoint("remove.gone");
+  // Freeing asks the host about every uid in quarantine; nobody has to wait for that.
+  void context.leases.sweep().catch((error: unknown) => {
+    context.dependencies.log.warn({ error: String(error) }, "freeing leases failed; the reaper tries again");
+  });
+}

@@ -1,0 +1,182 @@
+// One run of a sandbox: from launching an instance on its volume until nothing of that instance is left. Create, start,
+// stop, remove and reconcile are compositions of these steps.
+import { limits } from "../config/limits.ts";
+import type { Instance, LaunchRequest } from "../contracts/backend.ts";
+import type { Volume, VolumeRequest } from "../contracts/storage.ts";
+import { AgentError } from "../errors/agent-error.ts";
+import type { Change } from "../state/change.ts";
+import { withDeadline } from "./clock.ts";
+import type { Context } from "./context.ts";
+import type { Ledger, StuckResource } from "./ledger.ts";
+import type { SandboxRecord } from "./record.ts";
+import type { Live, Sandbox } from "./sandbox.ts";
+import { amend, fail } from "./transition.ts";
+
+/** What differs between the sandbox's own instance and one on a clone of its volume. */
+export interface LaunchPlace {
+  readonly shortName: string;
+  /** Directory name under the instances directory. */
+  readonly instanceName: string;
+  readonly volume: Volume;
+  readonly resources: Ledger;
+}
+
+export function launchRequest(context: Context, sandbox: Sandbox, place: LaunchPlace): LaunchRequest {
+  return {
+    sandboxId: sandbox.id,
+    shortName: place.shortName,
+    spec: sandbox.record.spec,
+    leases: sandbox.record.leases,
+    instanceDir: context.places.instanceDir(place.instanceName),
+    socketDir: context.places.socketDir(place.shortName),
+    volume: place.volume,
+    token: sandbox.token,
+    resources: place.resources,
+  };
+}
+
+/** A volume for a sandbox: owned by its own uid, or by the agent's where sandboxes have none. */
+export function volumeRequest(sandbox: Sandbox, name: string): VolumeRequest {
+  const { leases, volumeCapBytes: capBytes } = sandbox.record;
+  const { uid } = leases;
+  if (uid !== undefined) return { name, capBytes, uid, gid: uid };
+  return { name, capBytes, uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0 };
+}
+
+/** Journals and makes the two directories of an instance beside the sandbox's own. */
+export async function makePlaces(
+  context: Context,
+  ledger: Ledger,
+  instanceName: string,
+  shortName: string,
+): Promise<void> {
+  const { places } = context;
+  const instance = places.instanceResource(instanceName);
+  const socket = places.socketResource(shortName);
+  await context.dependencies.store.commit([ledger.intend(instance), ledger.intend(socket)]);
+  await context.dependencies.crashPoint("ledger.intent");
+  await fulfilPlaces(context, ledger, instanceName, shortName);
+}
+
+/** Makes the two directories whose intents are durable already. */
+export async function fulfilPlaces(
+  context: Context,
+  ledger: Ledger,
+  instanceName: string,
+  shortName: string,
+): Promise<void> {
+  const { places } = context;
+  const instance = places.instanceResource(instanceName);
+  const socket = places.socketResource(shortName);
+  await ledger.fulfil(instance.kind, instance.name, () => places.makeInstanceDir(instanceName));
+  await ledger.fulfil(socket.kind, socket.name, () => places.ensureSocketDir(shortName));
+}
+
+/**
+ * Starts an instance and waits until its guest agent answers. Rejects with `LAUNCH_FAILED` or the backend's own error;
+ * what was acquired then is in the journal of `place.resources`.
+ */
+export async function launch(context: Context, sandbox: Sandbox, place: LaunchPlace): Promise<Instance> {
+  await context.places.ensureSocketDir(place.shortName);
+  const backend = context.backend(sandbox.record.backend);
+  try {
+    const instance = await backend.launch(launchRequest(context, sandbox, place));
+    await answering(instance, limits.readyTimeoutMs);
+    return instance;
+  } catch (error) {
+    if (error instanceof AgentError) throw error;
+    throw new AgentError("LAUNCH_FAILED", undefined, { cause: error });
+  }
+}
+
+/** Resolves when the guest agent of an instance answers; ends the instance when it does not within `timeoutMs`. */
+async function answering(instance: Instance, timeoutMs: number): Promise<void> {
+  try {
+    await withDeadline(instance.channel(), timeoutMs, "waiting for the guest agent");
+  } catch (error) {
+    await instance.stop(limits.stopBudgetMs).catch(() => undefined);
+    throw error;
+  }
+}
+
+/** The place of the sandbox's own instance in its current run. */
+export function ownPlace(sandbox: Sandbox, volume: Volume): LaunchPlace {
+  return { shortName: sandbox.record.shortName, instanceName: sandbox.id, volume, resources: sandbox.run };
+}
+
+/** The record's fields about an instance that runs. */
+export function instanceFields(instance: Instance): Partial<SandboxRecord> {
+  const { identity, visiblePid, enforcement } = instance;
+  return { identity: { ...identity }, visiblePid, enforcement };
+}
+
+/** The record's fields when there is no instance. */
+export const NO_INSTANCE = { identity: null, visiblePid: null, enforcement: null } as const;
+
+/** Publishes an instance to commands and files, and watches for its end. */
+export function publish(context: Context, sandbox: Sandbox, live: Live): void {
+  sandbox.live = live;
+  void live.instance.ended.then((end) =>
+    sandbox.actor
+      .tell("ended", () => ended(context, sandbox, live, end.reason))
+      .catch((error: unknown) => {
+        context.dependencies.log.error({ sandbox: sandbox.id, error: String(error) }, "clearing up after an end failed");
+      }),
+  );
+}
+
+/** What was left behind by a run, to be committed with what follows, and what could not be released. */
+export interface RunEnd {
+  readonly changes: readonly Change[];
+  readonly stuck: StuckResource | null;
+}
+
+/** Ends the instance, if there is one, within the stop budget. Commands and files are refused from the first moment. */
+export async function endInstance(context: Context, sandbox: Sandbox): Promise<void> {
+  const { live, dryRun } = sandbox;
+  sandbox.live = null;
+  if (dryRun !== null) {
+    dryRun.abort();
+    await dryRun.done;
+  }
+  if (live === null) return;
+  try {
+    const budgetMs = limits.stopBudgetMs;
+    await withDeadline(live.instance.stop(budgetMs), budgetMs + limits.execGraceMs, "stopping the instance");
+  } catch (error) {
+    // The releases that follow end it by its recorded identity, so a stop that fails loses nothing but politeness.
+    context.dependencies.log.warn({ sandbox: sandbox.id, error: String(error) }, "an instance did not stop cleanly");
+  }
+}
+
+/** Releases what operations and the current run left behind. */
+export async function releaseRun(sandbox: Sandbox): Promise<RunEnd> {
+  const changes: Change[] = [];
+  for (const ledger of [...sandbox.leftovers, sandbox.run]) {
+    const released = await ledger.releaseAll();
+    changes.push(...released.changes);
+    if (released.stuck !== null) return { changes, stuck: released.stuck };
+  }
+  sandbox.leftovers = [];
+  return { changes, stuck: null };
+}
+
+export function stuckMessage(stuck: StuckResource): string {
+  return `${stuck.kind} ${stuck.name} could not be released: ${stuck.reason}`;
+}
+
+export function stuckError(stuck: StuckResource): AgentError {
+  return new AgentError("RELEASE_FAILED", stuckMessage(stuck), { details: { kind: stuck.kind, name: stuck.name } });
+}
+
+/** An instance ended by itself. Inert when the sandbox has moved on to another instance or to none. */
+async function ended(context: Context, sandbox: Sandbox, live: Live, reason: string): Promise<void> {
+  if (sandbox.live !== live) return;
+  await endInstance(context, sandbox);
+  await fail(context, sandbox, reason);
+  await context.dependencies.crashPoint("ended.journalled");
+  const { changes, stuck } = await releaseRun(sandbox);
+  await context.dependencies.crashPoint("ended.released");
+  const error = stuck === null ? reason : `${reason}; ${stuckMessage(stuck)}`;
+  await amend(context, sandbox, { patch: { error }, changes: () => changes });
+}

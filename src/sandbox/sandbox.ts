@@ -1,0 +1,50 @@
+// One sandbox in memory: its record, its mailbox, its journals and, while it runs, its instance. Fields are replaced as
+// a whole by the lifecycle code, so that a reader on the same thread always sees one consistent published state.
+import type { Instance } from "../contracts/backend.ts";
+import type { Volume } from "../contracts/storage.ts";
+import { Actor } from "./actor.ts";
+import type { Ledger } from "./ledger.ts";
+import type { ExitStatus, SandboxRecord } from "./record.ts";
+
+/** What a sandbox has while it runs. */
+export interface Live {
+  readonly instance: Instance;
+  readonly volume: Volume;
+}
+
+/** An operation beside the mailbox that must end before the sandbox stops. */
+export interface SideOperation {
+  /** Makes it end soon; `done` resolves when everything of it is discarded or reported stuck. */
+  abort(): void;
+  readonly done: Promise<void>;
+}
+
+export class Sandbox {
+  readonly actor = new Actor();
+  /** Null unless commands and files can be served. */
+  live: Live | null = null;
+  dryRun: SideOperation | null = null;
+  /** Journals of operations whose discard got stuck; the removal releases them first. */
+  leftovers: Ledger[] = [];
+  runningCommands = 0;
+  runningListings = 0;
+  storageBytes = 0;
+  storageCheckedAtUnixMs = 0;
+  lastExit: ExitStatus | null;
+
+  constructor(
+    public record: SandboxRecord,
+    /** The guest token. It is kept out of the record so that nothing that shows a record can show it. */
+    readonly token: string,
+    /** What the sandbox holds for its whole life: directories and the volume. */
+    readonly life: Ledger,
+    /** What the current or last run holds. */
+    public run: Ledger,
+  ) {
+    this.lastExit = record.lastExit;
+  }
+
+  get id(): string {
+    return this.record.id;
+  }
+}

@@ -1,0 +1,37 @@
+// Letting go of every sandbox at the end of the agent: nothing is stopped, so that the next agent process can adopt it.
+import { asAgentError } from "../errors/agent-error.ts";
+import { withDeadline } from "./clock.ts";
+import type { Context } from "./context.ts";
+import type { Reaper } from "./reaper.ts";
+import type { Sandbox } from "./sandbox.ts";
+
+/**
+ * Waits for the commands in every mailbox, discards dry-runs, then detaches. `context.closing` is set. What is not done
+ * within `budgetMs` is left to the journal: the next start finds and finishes it.
+ */
+export async function letGo(context: Context, reaper: Reaper, budgetMs: number): Promise<void> {
+  const { log } = context.dependencies;
+  const sandboxes = context.catalogue.all();
+  const quiet = Promise.all([reaper.stop(), ...sandboxes.map(settle)]);
+  await withDeadline(quiet, budgetMs / 2, "waiting for operations").catch((error: unknown) => {
+    log.warn({ error: asAgentError(error).message }, "operations were cut by the shutdown");
+  });
+  await Promise.all(context.catalogue.all().map((sandbox) => detach(context, sandbox, budgetMs / 2)));
+}
+
+async function settle(sandbox: Sandbox): Promise<void> {
+  sandbox.dryRun?.abort();
+  await sandbox.dryRun?.done;
+  await sandbox.actor.idle();
+}
+
+async function detach(context: Context, sandbox: Sandbox, timeoutMs: number): Promise<void> {
+  const { live } = sandbox;
+  sandbox.live = null;
+  if (live === null) return;
+  try {
+    await withDeadline(live.instance.detach(), timeoutMs, "letting go of an instance");
+  } catch (error) {
+    context.dependencies.log.warn({ sandbox: sandbox.id, error: asAgentError(error).message }, "detach failed");
+  }
+}

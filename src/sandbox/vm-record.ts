@@ -1,0 +1,126 @@
+// The VM record as the wire shows it: every key of the reference, with nulls for what a sandbox of this kind has not,
+// and the additive keys of the sandbox routes. Pure; the guest token is not even reachable from here.
+import type { Json, JsonObject } from "../contracts/json.ts";
+import { stateOf, statusOf } from "./lifecycle.ts";
+import type { VmRecord } from "./operations.ts";
+import { type SandboxRecord, ttlDeadlineUnixMs } from "./record.ts";
+
+/** What the record cannot know by itself. */
+export interface Observed {
+  readonly runningCommands: number;
+  readonly storageBytes: number;
+  /** Host directory of the sandbox's files for people, `<state_dir>/instances/<id>`. */
+  readonly workspace: string;
+}
+
+const timestamp = (unixMs: number | null): string | null => (unixMs === null ? null : new Date(unixMs).toISOString());
+
+const ABSENT_REQUEST_KEYS = [
+  "max_vcpus",
+  "max_memory_mib",
+  "loadvm_tag",
+  "disk_size_gib",
+  "kernel",
+  "initrd",
+  "firmware",
+  "kernel_args",
+  "cloud_init",
+  "agent",
+  "qga",
+  "hyperv",
+  "numa_node",
+  "cpuset",
+  "hugepages",
+  "pod_uid",
+  "secure_boot",
+  "tpm",
+  "net_rx_limit",
+  "net_tx_limit",
+  "blk_read_limit",
+  "blk_write_limit",
+  "cpu_template",
+  "security_profile",
+  "measurement_policy",
+  "apple",
+] as const;
+
+const ABSENT_KEYS = [
+  "disk",
+  "seed_disk",
+  "tap_name",
+  "control_socket",
+  "log_path",
+  "guest_cid",
+  "jail_path",
+  "vsock_socket",
+  "qga_socket",
+  "cgroup_path",
+  "netns",
+  "lvm_lv",
+  "nbd_pid",
+  "swtpm_pid",
+  "dhcp_leasefile",
+  "guest_ip",
+  "requested_security_profile",
+  "achieved_security_profile",
+  "security_evidence",
+] as const;
+
+const nulls = (keys: readonly string[]): JsonObject => Object.fromEntries(keys.map((key): [string, Json] => [key, null]));
+
+/** The wire names every process sandbox `flux-vm`; which backend runs it is in `request.image`. */
+const NOMINAL_BACKEND = "flux-vm";
+
+function requestOf(record: SandboxRecord): JsonObject {
+  return {
+    ...nulls(ABSENT_REQUEST_KEYS),
+    name: record.name,
+    tenant: record.tenant,
+    created_by_token: record.createdByToken,
+    backend: NOMINAL_BACKEND,
+    image: record.backend,
+    vcpus: record.vcpus,
+    memory_mib: record.memoryMib,
+    network: { mode: "none" },
+    ttl_seconds: record.ttlSeconds,
+    extra_args: [],
+    shared_memory: false,
+    storage: "default",
+    shared_folders: [],
+    data_disks: [],
+    cdroms: [],
+    vfio_devices: [],
+  };
+}
+
+/** Renders a record. Times are RFC 3339 in UTC, `storage_bytes` is bytes, `ttl_seconds` is seconds. */
+export function toVmRecord(record: SandboxRecord, observed: Observed): VmRecord {
+  const state = stateOf(record.phase, observed.runningCommands, record.error !== null);
+  const deadline = timestamp(ttlDeadlineUnixMs(record));
+  return {
+    ...nulls(ABSENT_KEYS),
+    id: record.id,
+    name: record.name,
+    backend: NOMINAL_BACKEND,
+    status: statusOf(state),
+    pid: record.visiblePid,
+    created_at: timestamp(record.createdAtUnixMs),
+    expires_at: deadline,
+    workspace: observed.workspace,
+    error: record.error,
+    request: requestOf(record),
+    virtiofsd_pids: [],
+    labels: { ...record.labels },
+    state,
+    ready_at: timestamp(record.readyAtUnixMs),
+    last_exit_status: record.lastExit === null ? null : { ...record.lastExit },
+    paused_at: timestamp(record.pausedAtUnixMs),
+    storage_bytes: observed.storageBytes,
+    ttl_deadline: deadline,
+    idle_timeout_seconds: 0,
+    on_idle: "kill",
+    isolation: record.isolation,
+    enforcement: record.enforcement,
+    notes: [...record.notes],
+  };
+}
