@@ -1,0 +1,45 @@
+// What a check of the host is: a question with an answer and, where something is wrong, what an operator does about it.
+import type { Config } from "../config/schema.ts";
+import type { PluginReport } from "../registry/report.ts";
+
+/** `info`: a fact that no part of this build depends on. */
+export type FindingState = "ok" | "info" | "warning" | "failed";
+
+export interface Finding {
+  readonly state: FindingState;
+  /** What was found, in one line. */
+  readonly found: string;
+  /** What to do, or null when nothing is wrong. */
+  readonly remedy: string | null;
+}
+
+/** The host as checks see it; tests put made-up files in its place. */
+export interface Host {
+  /** Effective uid of the agent. */
+  readonly uid: number;
+  readonly config: Config;
+  readonly plugins: readonly PluginReport[];
+  /** Landlock version of the kernel, 0 without Landlock, or null when nothing here can ask for it. */
+  readonly landlockAbi: number | null;
+  /** The text of a file, or null when it cannot be read. */
+  read(path: string): Promise<string | null>;
+  /** What a path is, following links, or null when there is nothing. */
+  status(path: string): Promise<{ readonly uid: number; readonly mode: number; readonly directory: boolean } | null>;
+  /** Bytes that an unprivileged writer may still use on the file system of a path, or null. */
+  freeBytes(path: string): Promise<number | null>;
+  /** Whether the agent may open a device for reading and writing. */
+  opens(path: string): Promise<boolean>;
+  /** The absolute path of a program on the search path or in the system directories, or null. */
+  program(name: string): string | null;
+}
+
+export interface Check {
+  readonly id: string;
+  readonly title: string;
+  run(host: Host): Promise<Finding>;
+}
+
+export const ok = (found: string): Finding => ({ state: "ok", found, remedy: null });
+export const info = (found: string): Finding => ({ state: "info", found, remedy: null });
+export const warning = (found: string, remedy: string): Finding => ({ state: "warning", found, remedy });
+export const failed = (found: string, remedy: string): Finding => ({ state: "failed", found, remedy });

@@ -1,0 +1,204 @@
+import { describe, expect, test } from "bun:test";
+import { configSchema } from "../config/schema.ts";
+import type { Host } from "./check.ts";
+import { type CheckReport, examineHost } from "./doctor.ts";
+import { mountOf, parseMounts } from "./mounts.ts";
+
+const MOUNTINFO = [
+  "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw",
+  "36 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
+  "38 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+].join("\n");
+
+const GOOD: Readonly<Record<string, string>> = {
+  "/proc/sys/kernel/osrelease": "6.1.0-18-amd64\n",
+  "/sys/kernel/security/lsm": "lockdown,capability,landlock,bpf",
+  "/proc/sys/kernel/seccomp/actions_avail": "kill_process errno allow\n",
+  "/proc/self/mountinfo": MOUNTINFO,
+  "/sys/fs/cgroup/unified/cgroup.controllers": "cpu pids io\n",
+  "/proc/filesystems": "nodev\tproc\n\tbtrfs\n",
+  "/etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+  "/etc/group": "root:x:0:\n",
+  "/etc/subuid": "",
+  "/etc/subgid": "",
+  "/proc/self/limits": "Max open files            1024                 524288               files     \n",
+};
+
+const ROOT_DIR = { uid: 0, mode: 0o755, directory: true };
+
+function host(
+  overrides: Partial<Host> & { files?: Record<string, string | null>; dirs?: Record<string, object | null> } = {},
+): Host {
+  const files: Record<string, string | null> = { ...GOOD, ...overrides.files };
+  return {
+    uid: 0,
+    config: configSchema.parse({ sandbox: { procbox: { enabled: true } } }),
+    plugins: [],
+    landlockAbi: 4,
+    read: async (path) => files[path] ?? null,
+    status: async (path) =>
+      (overrides.dirs?.[path] === undefined ? ROOT_DIR : overrides.dirs[path]) as typeof ROOT_DIR | null,
+    freeBytes: async () => 50 * 1024 ** 3,
+    opens: async () => true,
+    program: (name) => `/usr/sbin/${name}`,
+    ...overrides,
+  };
+}
+
+async function check(id: string, made: Host): Promise<CheckReport> {
+  const report = (await examineHost(made)).find((entry) => entry.id === id);
+  if (report === undefined) throw new Error(`no check ${id}`);
+  return report;
+}
+
+test("a good host has nothing to remedy", async () => {
+  const reports = await examineHost(host());
+  expect(reports.filter(({ state }) => state !== "ok" && state !== "info")).toEqual([]);
+  expect(new Set(reports.map(({ id }) => id)).size).toBe(reports.length);
+});
+
+test("an old kernel, no Landlock, no seccomp", async () => {
+  expect(await check("kernel", host({ files: { "/proc/sys/kernel/osrelease": "5.4.0\n" } }))).toMatchObject({
+    state: "failed",
+    found: "5.4.0 has no Landlock",
+  });
+  expect((await check("landlock", host({ landlockAbi: 0 }))).state).toBe("failed");
+  expect((await check("landlock", host({ files: { "/sys/kernel/security/lsm": "capability" } }))).state).toBe("failed");
+  const untold = host({ landlockAbi: null, files: { "/sys/kernel/security/lsm": null } });
+  expect((await check("landlock", untold)).state).toBe("warning");
+  expect((await check("seccomp", host({ files: { "/proc/sys/kernel/seccomp/actions_avail": null } }))).state).toBe(
+    "failed",
+  );
+});
+
+test("user namespaces matter to an ordinary user only", async () => {
+  const files = { "/proc/sys/user/max_user_namespaces": "0\n" };
+  expect((await check("namespaces", host({ files }))).state).toBe("ok");
+  expect(await check("namespaces", host({ files, uid: 1000 }))).toMatchObject({
+    state: "warning",
+    remedy: "sysctl user.max_user_namespaces=10000",
+  });
+});
+
+test("control groups of both versions together, and what is missing", async () => {
+  expect((await check("cgroups", host())).found).toBe("memory (v1), pids (v2), cpu (v2)");
+  expect(
+    await check("cgroups", host({ files: { "/sys/fs/cgroup/unified/cgroup.controllers": "hugetlb" } })),
+  ).toMatchObject({
+    state: "warning",
+    found: "no controller for pids, cpu; found memory (v1)",
+  });
+});
+
+describe("directories", () => {
+  const cases: readonly [name: string, dirs: Record<string, object | null>, state: string, found: string][] = [
+    ["missing ones will be made", { "/var/lib/fluxvm": null }, "ok", "/var/lib/fluxvm, 50 GiB free"],
+    [
+      "a file",
+      { "/var/lib/fluxvm": { ...ROOT_DIR, directory: false } },
+      "failed",
+      "/var/lib/fluxvm is not a directory",
+    ],
+    ["a stranger's", { "/var/lib": { ...ROOT_DIR, uid: 7 } }, "failed", "/var/lib belongs to uid 7"],
+    ["written by others", { "/var": { ...ROOT_DIR, mode: 0o777 } }, "failed", "/var can be written by others"],
+    ["written by a group", { "/var": { ...ROOT_DIR, mode: 0o775 } }, "warning", "/var can be written by a group"],
+    ["a sticky parent", { "/var": { ...ROOT_DIR, mode: 0o1777 } }, "ok", "/var/lib/fluxvm, 50 GiB free"],
+    [
+      "itself sticky",
+      { "/var/lib/fluxvm": { ...ROOT_DIR, mode: 0o1777 } },
+      "failed",
+      "/var/lib/fluxvm can be written by others",
+    ],
+    [
+      "closed to sandboxes",
+      { "/var/lib": { ...ROOT_DIR, mode: 0o700 } },
+      "failed",
+      "/var/lib cannot be entered by sandbox users",
+    ],
+  ];
+  test.each(cases)("%s", async (_name, dirs, state, found) => {
+    expect(await check("state_dir", host({ dirs }))).toMatchObject({ state, found });
+  });
+
+  test("noexec and little space", async () => {
+    const mountinfo = `${MOUNTINFO}\n40 27 0:9 / /var rw,noexec - tmpfs tmpfs rw`;
+    expect(await check("state_dir", host({ files: { "/proc/self/mountinfo": mountinfo } }))).toMatchObject({
+      state: "failed",
+      found: "/var/lib/fluxvm lies on /var, which is mounted noexec",
+    });
+    expect((await check("state_dir", host({ freeBytes: async () => 1024 ** 2 }))).state).toBe("warning");
+  });
+});
+
+describe("sandbox uids", () => {
+  const cases: readonly [name: string, files: Record<string, string>, owner: string][] = [
+    ["a subordinate range that begins below", { "/etc/subuid": "ada:100000:100001\n" }, "ada in /etc/subuid"],
+    ["a subordinate range that begins at the last uid", { "/etc/subgid": "bob:204095:1\n" }, "bob in /etc/subgid"],
+    ["an account inside", { "/etc/passwd": "eve:x:200500:100::/:/bin/sh\n" }, "eve in /etc/passwd"],
+    ["a group inside", { "/etc/group": "staff:x:204000:\n" }, "staff in /etc/group"],
+  ];
+  test.each(cases)("%s", async (_name, files, owner) => {
+    expect(await check("uid_range", host({ files }))).toMatchObject({
+      state: "failed",
+      found: `200000 to 204095 overlaps ${owner}`,
+    });
+  });
+
+  test("neighbours do not overlap, and nonsense lines are passed over", async () => {
+    const subuid = "ada:100000:100000\nbob:204096:65536\n# note\n:::\nx:y:z\ncarol:200000:0\n";
+    expect((await check("uid_range", host({ files: { "/etc/subuid": subuid } }))).state).toBe("ok");
+  });
+});
+
+test("storage names what to install", async () => {
+  const made = host({ program: () => null, files: { "/proc/filesystems": "\text4\n" } });
+  expect(await check("storage", made)).toMatchObject({
+    state: "warning",
+    remedy: "modprobe btrfs; install the package btrfs-progs",
+  });
+});
+
+test("plugins become checks with their remedies", async () => {
+  const base = {
+    kind: "backend",
+    summary: "",
+    capabilities: ["exec"],
+    missing: [],
+    fault: null,
+    source: "built-in",
+  } as const;
+  const gap = { capability: "x", reason: "no x", remedy: "install x" };
+  const made = host({
+    plugins: [
+      { ...base, id: "good", state: "usable" },
+      { ...base, id: "weak", state: "loaded", missing: [gap] },
+      { ...base, id: "out", state: "skipped", missing: [gap] },
+      { ...base, id: "bad", state: "failed", fault: "it hung", source: "/p/bad.ts" },
+    ],
+  });
+  const states = (await examineHost(made)).filter(({ id }) => id.startsWith("plugin_"));
+  expect(states.map(({ state, found, remedy }) => [state, found, remedy])).toEqual([
+    ["ok", "exec", null],
+    ["warning", "no x", "install x"],
+    ["info", "not used: no x", "install x"],
+    ["failed", "it hung", "repair or remove /p/bad.ts"],
+  ]);
+});
+
+test("a check that throws is a failed check", async () => {
+  const made = host({
+    freeBytes: async () => {
+      throw new Error("boom");
+    },
+  });
+  expect(await check("state_dir", made)).toMatchObject({ state: "failed", found: "the check failed: boom" });
+});
+
+test("mounts: escapes, and the mount that covers", () => {
+  const mounts = parseMounts(
+    "1 0 0:1 / /a\\040b rw - tmpfs t rw\n2 0 0:2 / /a\\040b ro - ext4 d rw\n3 0 0:3 / / rw - ext4 d rw\nbad\n",
+  );
+  expect(mounts.map(({ path }) => path)).toEqual(["/a b", "/a b", "/"]);
+  expect(mountOf(mounts, "/a b/c")?.options).toEqual(["ro"]);
+  expect(mountOf(mounts, "/a bc")?.path).toBe("/");
+});

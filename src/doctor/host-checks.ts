@@ -1,0 +1,165 @@
+// Checks of directories, users, tools and limits of this host, against what the configuration asks for.
+import { dirname } from "node:path";
+import { type Check, failed, type Finding, type Host, ok, warning } from "./check.ts";
+import { mountOf, parseMounts } from "./mounts.ts";
+
+const GIB = 1024 ** 3;
+const STATE_FREE_MIN_BYTES = GIB;
+/** A few descriptors for each of the most sandboxes that a host may have. */
+const OPEN_FILES_MIN = 16_384;
+const OTHERS_WRITE = 0o002;
+const GROUP_WRITE = 0o020;
+const OTHERS_ENTER = 0o001;
+const STICKY = 0o1000;
+
+const stateDir: Check = {
+  id: "state_dir",
+  title: "state directory",
+  async run(host) {
+    const path = host.config.state_dir;
+    const trust = await trusted(host, path);
+    if (trust !== null) return trust;
+    const mount = mountOf(parseMounts((await host.read("/proc/self/mountinfo")) ?? ""), path);
+    if (mount?.options.includes("noexec")) {
+      return failed(
+        `${path} lies on ${mount.path}, which is mounted noexec`,
+        "the guest agent is run from there: set state_dir elsewhere, or remount it with exec",
+      );
+    }
+    const free = await host.freeBytes(await existing(host, path));
+    if (free !== null && free < STATE_FREE_MIN_BYTES) {
+      return warning(
+        `${path} has ${Math.floor(free / 1024 ** 2)} MiB free`,
+        "free some space, or set state_dir elsewhere",
+      );
+    }
+    return ok(`${path}, ${free === null ? "?" : Math.floor(free / GIB)} GiB free`);
+  },
+};
+
+const runDir: Check = {
+  id: "run_dir",
+  title: "run directory",
+  async run(host) {
+    const path = host.config.run_dir;
+    return (await trusted(host, path)) ?? ok(path);
+  },
+};
+
+/** Nobody else may be able to change what is in a directory of the agent, and sandboxes must be able to pass through. */
+async function trusted(host: Host, path: string): Promise<Finding | null> {
+  for (let at = path; ; at = dirname(at)) {
+    const status = await host.status(at);
+    if (status !== null) {
+      if (!status.directory) return failed(`${at} is not a directory`, `remove it, or configure another directory`);
+      if (status.uid !== 0 && status.uid !== host.uid) {
+        return failed(`${at} belongs to uid ${status.uid}`, `chown ${host.uid} ${at}`);
+      }
+      // In a sticky directory others cannot replace what is not theirs; the agent's own must not be shared at all.
+      const shared = at === path || (status.mode & STICKY) === 0;
+      if (shared && (status.mode & OTHERS_WRITE) !== 0)
+        return failed(`${at} can be written by others`, `chmod o-w ${at}`);
+      if (shared && (status.mode & GROUP_WRITE) !== 0)
+        return warning(`${at} can be written by a group`, `chmod g-w ${at}`);
+      if (host.uid === 0 && (status.mode & OTHERS_ENTER) === 0) {
+        return failed(`${at} cannot be entered by sandbox users`, `chmod o+x ${at}`);
+      }
+    }
+    if (at === "/") return null;
+  }
+}
+
+async function existing(host: Host, path: string): Promise<string> {
+  let at = path;
+  while (at !== "/" && (await host.status(at)) === null) at = dirname(at);
+  return at;
+}
+
+const storage: Check = {
+  id: "storage",
+  title: "workspace storage",
+  async run(host) {
+    const fallback = "workspaces are plain directories: their limit is watched, not enforced";
+    if (host.uid !== 0) return warning(`not root: ${fallback}`, "run the agent as root for a hard limit");
+    const filesystems = ((await host.read("/proc/filesystems")) ?? "").split("\n").map((line) => line.trim());
+    const missing: string[] = [];
+    if (!filesystems.some((line) => line.endsWith("btrfs"))) missing.push("modprobe btrfs");
+    if (host.program("mkfs.btrfs") === null) missing.push("install the package btrfs-progs");
+    if ((await host.status("/dev/loop-control")) === null) missing.push("modprobe loop");
+    if (missing.length > 0) return warning(`no btrfs pool: ${fallback}`, missing.join("; "));
+    return ok("btrfs pool with a hard limit for each workspace");
+  },
+};
+
+const uidRange: Check = {
+  id: "uid_range",
+  title: "sandbox uids",
+  async run(host) {
+    const { uid_base: base, uid_count: count, enabled } = host.config.sandbox.procbox;
+    if (host.uid !== 0) return ok("not used: sandboxes run as the agent's user");
+    if (count === 0) return warning("sandboxes run as root", "set sandbox.procbox.uid_count");
+    const last = base + count - 1;
+    const clashes = [
+      ...(await subordinate(host, "/etc/subuid")),
+      ...(await subordinate(host, "/etc/subgid")),
+      ...(await accounts(host, "/etc/passwd")),
+      ...(await accounts(host, "/etc/group")),
+    ].filter((range) => range.first <= last && range.last >= base);
+    const [clash, ...more] = clashes;
+    if (clash === undefined) return ok(`${base} to ${last}`);
+    const others = more.length === 0 ? "" : ` and ${more.length} more`;
+    const found = `${base} to ${last} overlaps ${clash.owner} in ${clash.file}${others}`;
+    const remedy = "set sandbox.procbox.uid_base to a range that nobody has";
+    return enabled ? failed(found, remedy) : warning(found, remedy);
+  },
+};
+
+interface Range {
+  readonly first: number;
+  readonly last: number;
+  readonly owner: string;
+  readonly file: string;
+}
+
+async function subordinate(host: Host, file: string): Promise<Range[]> {
+  return rows(await host.read(file)).flatMap(([owner = "", start, length]) => {
+    const first = Number(start);
+    const last = first + Number(length) - 1;
+    return Number.isInteger(first) && Number.isInteger(last) && last >= first ? [{ first, last, owner, file }] : [];
+  });
+}
+
+async function accounts(host: Host, file: string): Promise<Range[]> {
+  return rows(await host.read(file)).flatMap(([owner = "", , id]) => {
+    const number = id === undefined || id === "" ? Number.NaN : Number(id);
+    return Number.isInteger(number) ? [{ first: number, last: number, owner, file }] : [];
+  });
+}
+
+function rows(text: string | null): string[][] {
+  const lines = (text ?? "").split("\n").map((line) => line.trim());
+  return lines.filter((line) => line !== "" && !line.startsWith("#")).map((line) => line.split(":"));
+}
+
+const openFiles: Check = {
+  id: "open_files",
+  title: "open files",
+  async run(host) {
+    const limits = (await host.read("/proc/self/limits")) ?? "";
+    const hard = /^Max open files\s+\S+\s+(\S+)/m.exec(limits)?.[1];
+    if (hard === undefined || hard === "unlimited" || Number(hard) >= OPEN_FILES_MIN)
+      return ok(`limit ${hard ?? "unknown"}`);
+    return warning(`limit ${hard}`, `raise it, for example with LimitNOFILE=${OPEN_FILES_MIN} in the unit`);
+  },
+};
+
+const shell: Check = {
+  id: "shell",
+  title: "shell for sandboxes",
+  async run(host) {
+    if ((await host.status("/bin/sh")) !== null) return ok("/bin/sh");
+    return failed("/bin/sh is missing", "install a POSIX shell: process sandboxes see this host's programs");
+  },
+};
+
+export const hostChecks: readonly Check[] = [stateDir, runDir, storage, uidRange, openFiles, shell];
