@@ -1,12 +1,13 @@
 // The listing of a fake sandbox's volume, in the form that the guest agent gives.
-import { createReadStream, type Stats } from "node:fs";
-import { lstat, readdir, readlink } from "node:fs/promises";
+import { constants, type Stats } from "node:fs";
+import { lstat, open, readdir, readlink } from "node:fs/promises";
 import type { ManifestEntry, ManifestRequest, ManifestSink, ManifestSummary } from "../../src/contracts/channel.ts";
 import { compareBytes, ListingDigest } from "../../src/contracts/listing.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import { child, componentsOf, type VolumeFiles } from "./volume-files.ts";
 
 const ENTRIES_A_DRAIN = 256;
+const READ_CHUNK_BYTES = 64 * 1024;
 const NOTHING = new Uint8Array();
 
 interface Found {
@@ -21,6 +22,7 @@ export async function listVolume(
   sink: ManifestSink,
 ): Promise<ManifestSummary> {
   const found: Found[] = [];
+  const budget = { files: request.filesMax };
   for (const start of request.paths) {
     const host = await files.resolve(start);
     const stats = await lstat(host).catch(() => {
@@ -28,19 +30,25 @@ export async function listVolume(
     });
     if (!stats.isDirectory()) throw new AgentError(stats.isSymbolicLink() ? "FILE_IS_SYMLINK" : "NOT_A_DIRECTORY");
     const shown = componentsOf(start).reduce(child, Buffer.alloc(0));
-    await walk(host, shown, stats, found, request.filesMax).catch(walkFailed);
+    await walk(host, shown, stats, found, budget).catch(walkFailed);
   }
   found.sort((left, right) => compareBytes(left.path, right.path));
   return emit(found, request, sink);
 }
 
-async function walk(host: Buffer, shown: Buffer, stats: Stats, found: Found[], filesMax: number): Promise<void> {
+async function walk(
+  host: Buffer,
+  shown: Buffer,
+  stats: Stats,
+  found: Found[],
+  budget: { files: number },
+): Promise<void> {
+  if (stats.isFile() && --budget.files < 0) throw new AgentError("LISTING_TOO_LARGE");
   found.push({ path: shown.length === 0 ? Buffer.from("/") : shown, entry: await entryOf(host, stats) });
-  if (found.length > filesMax) throw new AgentError("LISTING_TOO_LARGE");
   if (!stats.isDirectory()) return;
   for (const name of await readdir(host, { encoding: "buffer" })) {
     const inside = child(host, name);
-    await walk(inside, child(shown, name), await lstat(inside), found, filesMax);
+    await walk(inside, child(shown, name), await lstat(inside), found, budget);
   }
 }
 
@@ -55,7 +63,16 @@ async function entryOf(host: Buffer, stats: Stats): Promise<ManifestEntry> {
 
 async function hash(host: Buffer): Promise<Uint8Array> {
   const hasher = new Bun.CryptoHasher("sha256");
-  for await (const chunk of createReadStream(host)) hasher.update(chunk as Buffer);
+  const file = await open(host, constants.O_RDONLY | constants.O_NOFOLLOW);
+  try {
+    const buffer = new Uint8Array(READ_CHUNK_BYTES);
+    for (let read = -1; read !== 0; ) {
+      read = (await file.read(buffer, 0, buffer.length)).bytesRead;
+      hasher.update(buffer.subarray(0, read));
+    }
+  } finally {
+    await file.close();
+  }
   return new Uint8Array(hasher.digest().buffer);
 }
 

@@ -1,0 +1,8 @@
+// The built-in plugins, in order of preference within a kind: the first storage that works here holds new volumes, the
+// first change-set method that supports a guest lists it.
+import type { PluginDefinition } from "../src/contracts/plugin.ts";
+import { backendFake } from "./backend-fake/plugin.ts";
+import { procbox } from "./backend-procbox/plugin.ts";
+import { dataplaneNone } from "./dataplane-none/plugin.ts";
+
+export const builtInPlugins: readonly PluginDefinition[] = [procbox, backendFake, dataplaneNone];
