@@ -1,7 +1,7 @@
 // Checks an answer against the OpenAPI document: its status must be listed for the route, its body must fit the schema of
 // that status, and the code of an error must be one that the route declares.
 import { Value } from "@sinclair/typebox/value";
-import type { ErrorCode } from "../../errors/catalogue.ts";
+import { catalogue, type ErrorCode } from "../../errors/catalogue.ts";
 import { errorCodes } from "../openapi.ts";
 import type { Route } from "../route.ts";
 import { RouteIndex } from "../route-index.ts";
@@ -32,6 +32,7 @@ export function checkResponse(routes: readonly Route[], method: string, path: st
   if (!Value.Check(errorSchema, answer.json)) throw new Error(`${where} without an error body: ${answer.text}`);
   const code = answer.json.code as ErrorCode;
   const declared = route === undefined ? ROUTELESS_CODES : errorCodes(route);
+  if (answer.status !== catalogue[code].status) throw new Error(`${where} with ${code}`);
   if (!declared.includes(code)) throw new Error(`${where} with ${code}, which the document does not list`);
 }
 
