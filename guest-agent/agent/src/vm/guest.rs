@@ -1,0 +1,153 @@
+//! What a virtual machine can do, for the server: commands as children of this process, file operations on
+//! threads with this process's rights.
+
+use super::command::{self, Running};
+use super::options::{Address, Options};
+use super::{identity, power, shell};
+use files::{Links, Manifests, Root};
+use rustix::fs::{Mode, OFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use service::*;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::net::unix::pipe;
+use tokio::task::{JoinError, spawn_blocking};
+use wire::chunks::ChunkReader;
+use wire::request::*;
+use wire::{ErrorCode, Fault};
+
+pub struct VmGuest {
+    boot: String,
+    root_path: PathBuf,
+    root: Arc<Root>,
+    manifests: Arc<Mutex<Manifests>>,
+    running: Rc<Running>,
+    /// Whether this is the machine's own service, so that stopping the guest means switching it off.
+    owns_machine: bool,
+}
+
+impl VmGuest {
+    /// The message says what about the root directory is wrong.
+    pub fn new(options: &Options) -> Result<Self, String> {
+        let root = || {
+            rustix::fs::open(&options.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .map(|directory| Root::new(directory, Links::Follow))
+                .map_err(|errno| format!("{}: {errno}", options.root.display()))
+        };
+        Ok(Self {
+            boot: identity::random_hex().map_err(|errno| format!("no random numbers: {errno}"))?,
+            root_path: options.root.clone(),
+            root: Arc::new(root()?),
+            manifests: Arc::new(Mutex::new(Manifests::new(root()?, Manifests::threads_default()))),
+            running: Rc::default(),
+            owns_machine: matches!(options.address, Address::Vsock(_)),
+        })
+    }
+}
+
+impl Guest for VmGuest {
+    fn description(&self) -> Description {
+        Description { agent: crate::NAME.into(), mode: "vm", boot: self.boot.clone() }
+    }
+
+    async fn exec(&self, request: ExecRequest) -> Result<Execution, Fault> {
+        command::start(&self.running, &request)
+    }
+
+    async fn read_file(&self, request: ReadFileRequest) -> Result<FileDownload, Fault> {
+        let root = self.root.clone();
+        let file = spawn_blocking(move || files::open_file(&root, &request)).await.map_err(panicked)??;
+        let (bytes, mut filler) = from_worker()?;
+        let (size, mode) = (file.size, file.mode);
+        let sending = spawn_blocking(move || file.send(&mut filler));
+        Ok(FileDownload { size, mode, bytes, ended: Box::pin(async { sending.await.map_err(panicked)? }) })
+    }
+
+    async fn write_file(&self, request: WriteFileRequest) -> Result<FileUpload, Fault> {
+        let root = self.root.clone();
+        let (bytes, source) = to_worker()?;
+        let writing = spawn_blocking(move || files::write_file(&root, &request, &mut ChunkReader::new(source)));
+        Ok(FileUpload { bytes, ended: Box::pin(async { writing.await.map_err(panicked)? }) })
+    }
+
+    async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault> {
+        let (bytes, mut filler) = from_worker()?;
+        let cancel = CancelOnDrop::default();
+        let cancelled = cancel.0.clone();
+        let manifests = self.manifests.clone();
+        let walking = spawn_blocking(move || {
+            // A walk that panicked has left the cache as it was before.
+            let mut manifests = manifests.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            manifests.run(&request, &cancelled, &mut filler)
+        });
+        let ended = Box::pin(async move {
+            let _cancel = cancel;
+            walking.await.map_err(panicked)?
+        });
+        Ok(ManifestDownload { bytes, ended })
+    }
+
+    fn shutdown(&self, request: ShutdownRequest) {
+        tokio::task::spawn_local(power::stop(self.running.clone(), request.grace_ms, self.owns_machine));
+    }
+
+    fn identity(&self) -> Option<&dyn ResetIdentity> {
+        Some(self)
+    }
+
+    fn shells(&self) -> Option<&dyn OpenShell> {
+        Some(self)
+    }
+}
+
+impl ResetIdentity for VmGuest {
+    fn reset_identity(&self, request: ResetIdentityRequest) -> IdentityReport {
+        identity::reset(&self.root, &self.root_path, &request)
+    }
+}
+
+impl OpenShell for VmGuest {
+    fn open_shell(&self, cols: u16, rows: u16) -> Result<Shell, Fault> {
+        shell::open(cols, rows)
+    }
+}
+
+/// Gives a walk up when nobody waits for it any more.
+#[derive(Default)]
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn panicked(_: JoinError) -> Fault {
+    Fault::new(ErrorCode::Internal, "the operation failed inside the guest agent")
+}
+
+/// A pipe that a worker fills.
+fn from_worker() -> Result<(pipe::Receiver, File), Fault> {
+    let (reader, writer) = new_pipe()?;
+    Ok((pipe::Receiver::from_owned_fd(reader).map_err(no_pipe)?, writer.into()))
+}
+
+/// A pipe that a worker empties.
+fn to_worker() -> Result<(pipe::Sender, File), Fault> {
+    let (reader, writer) = new_pipe()?;
+    Ok((pipe::Sender::from_owned_fd(writer).map_err(no_pipe)?, reader.into()))
+}
+
+/// A pipe: reading end, writing end.
+pub fn new_pipe() -> Result<(OwnedFd, OwnedFd), Fault> {
+    pipe_with(PipeFlags::CLOEXEC).map_err(|errno| no_pipe(errno.into()))
+}
+
+/// The fault of a pipe that could not be had.
+pub fn no_pipe(error: std::io::Error) -> Fault {
+    Fault::new(ErrorCode::Internal, format!("no pipe: {error}"))
+}

@@ -1,0 +1,51 @@
+//! The service of a virtual machine: one guest for whoever reaches its port and knows its token.
+
+mod command;
+mod guest;
+mod identity;
+mod listen;
+mod options;
+mod power;
+mod shell;
+
+use crate::STATUS_USAGE;
+use guest::VmGuest;
+use listen::Listener;
+use options::Options;
+use service::Server;
+
+/// Threads for file operations; each upload in progress holds one.
+const FILE_THREADS_MAX: usize = 256;
+
+/// Serves until the guest stops. Exit status 2 for bad arguments, 1 when it cannot listen.
+pub fn run(arguments: &[String]) -> i32 {
+    let options = match Options::parse(arguments) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("fluxvm-guest-agent: {message}\n{}", crate::USAGE);
+            return STATUS_USAGE;
+        }
+    };
+    match serve(options) {
+        Ok(()) => 0,
+        Err(message) => {
+            eprintln!("fluxvm-guest-agent: {message}");
+            1
+        }
+    }
+}
+
+fn serve(options: Options) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(FILE_THREADS_MAX)
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let guest = VmGuest::new(&options)?;
+        let server = Server::new(guest, options.authority());
+        let listener = Listener::bind(&options.address).map_err(|error| format!("cannot listen: {error}"))?;
+        listener.serve(server).await;
+        Ok(())
+    })
+}
