@@ -1,0 +1,115 @@
+//! Which system calls are refused: to commands, and to the supervisor.
+
+use crate::sys::seccomp::{Filter, Refusal, When};
+use libc::*;
+
+/// Calls that no command has a use for that the sandbox could allow: they reach for other processes' memory, the
+/// kernel, the clock, mounts and namespaces, or open a way around the sandbox's other layers.
+const COMMAND_DENIED: [c_long; 54] = [
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_pidfd_getfd, SYS_kcmp,
+    SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsconfig,
+    SYS_fsmount, SYS_fspick, SYS_mount_setattr, SYS_quotactl, SYS_quotactl_fd, SYS_kexec_load, SYS_kexec_file_load,
+    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
+    SYS_fanotify_init, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct,
+    SYS_syslog, SYS_vhangup, SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_settimeofday, SYS_clock_settime,
+    SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname, SYS_unshare, SYS_setns, SYS_iopl, SYS_ioperm,
+    SYS_modify_ldt, SYS_lookup_dcookie, SYS_nfsservctl, SYS_move_pages, SYS_migrate_pages,];
+
+/// As if the kernel had none: programs then fall back to what the other rules can see into.
+const COMMAND_ABSENT: [c_long; 4] = [SYS_clone3, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register];
+
+const NEW_NAMESPACES: u32 = (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID
+    | CLONE_NEWNET) as u32;
+const SOCKET_TYPE_MASK: u32 = 0xf;
+const WHOLE: u32 = u32::MAX;
+const TIOCLINUX: u32 = 0x541c;
+
+/// The filter of commands. With a `shared_network` also sockets that would get around the TCP rules.
+pub fn for_commands(shared_network: bool) -> Filter {
+    let mut refusals: Vec<Refusal> = COMMAND_DENIED.iter().map(always).collect();
+    refusals.extend(COMMAND_ABSENT.map(|call| Refusal { call, when: When::Always, errno: ENOSYS }));
+    refusals.extend([
+        refuse(SYS_clone, When::AnyBit(0, NEW_NAMESPACES)),
+        // Bytes typed into a terminal from inside reach whoever shares it.
+        refuse(SYS_ioctl, When::Equal(1, WHOLE, TIOCSTI as u32)),
+        refuse(SYS_ioctl, When::Equal(1, WHOLE, TIOCLINUX)),
+        // The sandbox's helpers have the same user: their limits are not for commands to lower.
+        refuse(SYS_prlimit64, When::NotEqual(0, 0)),
+        // Virtual sockets reach the host past every other layer.
+        refuse(SYS_socket, When::Equal(0, WHOLE, AF_VSOCK as u32)),
+    ]);
+    if shared_network {
+        for family in [AF_PACKET, AF_NETLINK, AF_UNIX] {
+            refusals.push(refuse(SYS_socket, When::Equal(0, WHOLE, family as u32)));
+        }
+        for kind in [SOCK_DGRAM, SOCK_RAW] {
+            refusals.push(refuse(SYS_socket, When::Equal(1, SOCKET_TYPE_MASK, kind as u32)));
+        }
+    }
+    Filter::refusing(&refusals)
+}
+
+/// The filter of the supervisor, which accepts connections, moves bytes and needs nothing else.
+pub fn for_supervisor() -> Filter {
+    let own = [SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_clone3, SYS_socket, SYS_connect, SYS_bind, SYS_mknod,
+        SYS_mknodat, SYS_setuid, SYS_setgid, SYS_setresuid, SYS_setresgid, SYS_setgroups, SYS_io_uring_setup];
+    let refusals: Vec<Refusal> = COMMAND_DENIED.iter().chain(&own).map(always).collect();
+    Filter::refusing(&refusals)
+}
+
+fn always(call: &c_long) -> Refusal {
+    refuse(*call, When::Always)
+}
+
+fn refuse(call: c_long, when: When) -> Refusal {
+    Refusal { call, when, errno: EPERM }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::process::{Forked, exit_now, forbid_new_privileges, fork};
+    use nix::errno::Errno;
+    use nix::sys::wait::{WaitStatus, waitpid};
+
+    /// Runs `probe` under the command filter in a child and gives its exit code.
+    fn under_filter(shared_network: bool, probe: fn() -> i32) -> i32 {
+        match fork().unwrap() {
+            Forked::Child => {
+                forbid_new_privileges().unwrap();
+                for_commands(shared_network).install().unwrap();
+                exit_now(probe())
+            }
+            Forked::Parent(pid) => match waitpid(pid, None).unwrap() {
+                WaitStatus::Exited(_, code) => code,
+                other => panic!("{other:?}"),
+            },
+        }
+    }
+
+    fn errno_of(result: c_long) -> i32 {
+        if result < 0 { Errno::last_raw() } else { 0 }
+    }
+
+    #[test]
+    fn denied_absent_and_foreign_calls() {
+        // SAFETY: none of these calls gets a valid pointer; they are refused before they look.
+        let call = |number: c_long| errno_of(unsafe { syscall(number, 0, 0, 0, 0, 0) });
+        assert_eq!(call(SYS_getpid), 0);
+        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_unshare, 0) })), EPERM);
+        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_io_uring_setup, 0, 0) })), ENOSYS);
+        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(0x4000_0000 + SYS_mount, 0, 0, 0, 0, 0) })), ENOSYS);
+        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) })), EPERM);
+    }
+
+    #[test]
+    fn arguments_decide_where_they_should() {
+        assert_eq!(under_filter(false, || errno_of(unsafe { socket(AF_INET, SOCK_DGRAM, 0) }.into())), 0);
+        assert_eq!(under_filter(true, || errno_of(unsafe { socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0) }.into())), EPERM);
+        assert_eq!(under_filter(true, || errno_of(unsafe { socket(AF_INET, SOCK_STREAM, 0) }.into())), 0);
+        assert_eq!(under_filter(true, || errno_of(unsafe { socket(AF_UNIX, SOCK_STREAM, 0) }.into())), EPERM);
+        assert_eq!(under_filter(false, || errno_of(unsafe { ioctl(0, TIOCSTI, 0) }.into())), EPERM);
+        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_prlimit64, 1, 0, 0, 0) })), EPERM);
+        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_prlimit64, 0, RLIMIT_CORE, 0, 0) })), 0);
+    }
+}

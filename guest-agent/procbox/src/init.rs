@@ -1,0 +1,304 @@
+//! Pid 1 of the sandbox. It is confined like a command, has one thread, forks the spawner and the workers, reaps
+//! what ends, and goes when the supervisor goes. Everything below it goes with it.
+
+use crate::cgroup::Memberships;
+use crate::confine::{self, Launcher};
+use crate::config::LaunchConfig;
+use crate::control::{self, FromInit, FromSpawner, Status, ToInit};
+use crate::limits::*;
+use crate::minder;
+use crate::plan::Plan;
+use crate::spawner;
+use crate::sys::packet::{self, Packet};
+use crate::sys::process::{self, Forked};
+use crate::worker;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Everything that init and what it forks need to know.
+pub struct Setting {
+    pub config: LaunchConfig,
+    pub plan: Plan,
+    pub groups: Memberships,
+    pub launcher: Launcher,
+}
+
+/// Becomes the sandbox's init, in a process that was just forked into its namespaces. Tells the supervisor
+/// through `control` whether confinement succeeded, serves it, and never returns.
+pub fn run(setting: Setting, control: OwnedFd) -> ! {
+    process::exit_with(|| live(setting, control))
+}
+
+fn live(setting: Setting, control: OwnedFd) -> i32 {
+    let signals = match prepare(&setting, &control) {
+        Ok(signals) => signals,
+        Err(message) => {
+            let told = control::send(control.as_fd(), &FromInit::Failed { message });
+            return if told.is_ok() { 1 } else { 2 };
+        }
+    };
+    let mut init = Init {
+        setting,
+        control,
+        signals,
+        spawner: None,
+        executions: HashMap::new(),
+        workers: HashMap::new(),
+        deadline: None,
+    };
+    let ended = init.serve();
+    init.end_everything();
+    i32::from(ended.is_err())
+}
+
+/// Cuts every tie to the launcher's surroundings and enters confinement.
+fn prepare(setting: &Setting, control: &OwnedFd) -> Result<SignalFd, String> {
+    crate::launch::detach_standard_streams()?;
+    let keep: Vec<_> = [0, 1, 2, control.as_raw_fd()].into_iter().chain(setting.groups.descriptors()).collect();
+    process::close_all_except(&keep).map_err(confine::during("closing descriptors"))?;
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    confine::enter(&setting.config, &setting.plan, &setting.groups, setting.launcher)?;
+    if !setting.plan.namespaces {
+        process::adopt_orphans().map_err(confine::during("adopting orphans"))?;
+    }
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(confine::during("blocking signals"))?;
+    let mut children = SigSet::empty();
+    children.add(Signal::SIGCHLD);
+    SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(confine::during("watching children"))
+}
+
+struct Execution {
+    id: u64,
+    /// Its pid is that of a minder, which answers to [`spawner::KILL_TREE_SIGNAL`].
+    minded: bool,
+}
+
+struct Spawner {
+    pid: Pid,
+    socket: OwnedFd,
+}
+
+struct Init {
+    setting: Setting,
+    control: OwnedFd,
+    signals: SignalFd,
+    spawner: Option<Spawner>,
+    /// Running commands by the pid of their main process.
+    executions: HashMap<Pid, Execution>,
+    /// Workers by pid.
+    workers: HashMap<Pid, u64>,
+    /// When a shutdown stops waiting.
+    deadline: Option<Instant>,
+}
+
+impl Init {
+    /// Serves until the supervisor is gone or a shutdown is over.
+    fn serve(&mut self) -> io::Result<()> {
+        // The spawner is ready before the first command asks for it.
+        self.start_spawner()?;
+        control::send(self.control.as_fd(), &FromInit::Up)?;
+        loop {
+            if self.deadline.is_some_and(|deadline| self.executions.is_empty() || deadline <= Instant::now()) {
+                return Ok(());
+            }
+            let (control_ready, children_ready) = self.wait()?;
+            // First the dead, so that a command never goes to a spawner that is gone.
+            if children_ready {
+                while self.signals.read_signal()?.is_some() {}
+                self.reap()?;
+            }
+            if control_ready {
+                match packet::receive(self.control.as_fd())? {
+                    Some(packet) => self.handle(packet)?,
+                    None => return Ok(()),
+                }
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<(bool, bool)> {
+        let timeout = match self.deadline {
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            }
+            None => PollTimeout::NONE,
+        };
+        let mut watched = [
+            PollFd::new(self.control.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut watched, timeout) {
+            Err(Errno::EINTR) => return Ok((false, false)),
+            other => other?,
+        };
+        Ok((watched[0].any().unwrap_or(true), watched[1].any().unwrap_or(true)))
+    }
+
+    fn handle(&mut self, packet: Packet) -> io::Result<()> {
+        match control::decode(&packet.body)? {
+            ToInit::Spawn { execution, command } => self.spawn(execution, &command, &packet.descriptors),
+            ToInit::StartWorker { worker } => self.start_worker(worker, packet.descriptors),
+            ToInit::KillWorker { worker } => {
+                let pid = self.workers.iter().find(|(_, id)| **id == worker).map(|(pid, _)| *pid);
+                pid.map_or(Ok(()), |pid| process::signal(pid.as_raw(), libc::SIGKILL))
+            }
+            // A minder's group must not lose its minder.
+            ToInit::Signal { execution, signal: libc::SIGKILL } => self.kill_tree(execution),
+            ToInit::Signal { execution, signal } => {
+                let pid = self.pid_of(execution).map(|(pid, _)| pid);
+                pid.map_or(Ok(()), |pid| process::signal(-pid.as_raw(), signal))
+            }
+            ToInit::KillTree { execution } => self.kill_tree(execution),
+            ToInit::Shutdown { grace_ms } => {
+                for pid in self.executions.keys() {
+                    process::signal(-pid.as_raw(), libc::SIGTERM)?;
+                }
+                let grace = Duration::from_millis(grace_ms.min(SHUTDOWN_GRACE_MS_MAX));
+                self.deadline = Some(Instant::now() + grace);
+                Ok(())
+            }
+        }
+    }
+
+    fn kill_tree(&self, execution: u64) -> io::Result<()> {
+        match self.pid_of(execution) {
+            Some((pid, true)) => {
+                process::queue_signal(pid, spawner::KILL_TREE_SIGNAL)?;
+                // A stopped minder would not hear it.
+                process::signal(pid.as_raw(), libc::SIGCONT)
+            }
+            Some((pid, false)) => process::signal(-pid.as_raw(), libc::SIGKILL),
+            None => Ok(()),
+        }
+    }
+
+    fn pid_of(&self, execution: u64) -> Option<(Pid, bool)> {
+        self.executions.iter().find(|(_, it)| it.id == execution).map(|(pid, it)| (*pid, it.minded))
+    }
+
+    /// Hands a command to the spawner and tells the supervisor what came of it.
+    fn spawn(&mut self, execution: u64, command: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
+        let minded = !control::decode::<control::Command>(command)?.has_leaf;
+        let answer = match self.ask_spawner(command, descriptors) {
+            Ok(FromSpawner::Pid(pid)) => {
+                self.executions.insert(Pid::from_raw(pid), Execution { id: execution, minded });
+                FromInit::Spawned { execution, pid }
+            }
+            Ok(FromSpawner::Errno(errno)) => FromInit::NotSpawned { execution, errno },
+            Err(error) => {
+                self.stop_spawner();
+                let errno = error.raw_os_error().unwrap_or(libc::EINTR);
+                FromInit::NotSpawned { execution, errno }
+            }
+        };
+        control::send(self.control.as_fd(), &answer)
+    }
+
+    /// One question, one answer. A command of the sandbox may have killed or stopped the spawner, which runs with
+    /// its rights: a dead one is replaced here, a stopped one by the caller after the answer's time is up.
+    fn ask_spawner(&mut self, command: &[u8], descriptors: &[OwnedFd]) -> io::Result<FromSpawner> {
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        if self.spawner.is_none() {
+            self.start_spawner()?;
+        }
+        let socket = |init: &Self| init.spawner.as_ref().expect("just started").socket.try_clone();
+        let mut asked = packet::send(socket(self)?.as_fd(), command, &borrowed);
+        if asked.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            self.stop_spawner();
+            self.start_spawner()?;
+            asked = packet::send(socket(self)?.as_fd(), command, &borrowed);
+        }
+        asked?;
+        match packet::receive_body(socket(self)?.as_fd())? {
+            Some(body) => control::decode(&body),
+            None => Err(io::Error::from_raw_os_error(libc::EINTR)),
+        }
+    }
+
+    fn start_spawner(&mut self) -> io::Result<()> {
+        let (own, theirs) = packet::pair()?;
+        let wait = nix::sys::time::TimeVal::new(
+            (SPAWNER_ANSWER_MS_MAX / 1000) as libc::time_t,
+            (SPAWNER_ANSWER_MS_MAX % 1000 * 1000) as libc::suseconds_t,
+        );
+        nix::sys::socket::setsockopt(&own, nix::sys::socket::sockopt::ReceiveTimeout, &wait)?;
+        nix::sys::socket::setsockopt(&own, nix::sys::socket::sockopt::SendTimeout, &wait)?;
+        match process::fork()? {
+            Forked::Child => spawner::run(&self.setting, theirs),
+            Forked::Parent(pid) => self.spawner = Some(Spawner { pid, socket: own }),
+        }
+        Ok(())
+    }
+
+    fn stop_spawner(&mut self) {
+        if let Some(spawner) = self.spawner.take() {
+            // It may be dead already and is reaped like any child.
+            let _ = process::signal(spawner.pid.as_raw(), libc::SIGKILL);
+        }
+    }
+
+    fn start_worker(&mut self, worker: u64, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        // The supervisor sees a worker that was not started by the end of its socket.
+        let Some(socket) = descriptors.pop() else { return Ok(()) };
+        match process::fork() {
+            Ok(Forked::Child) => worker::run(socket),
+            Ok(Forked::Parent(pid)) => {
+                self.workers.insert(pid, worker);
+            }
+            Err(_) => (),
+        }
+        Ok(())
+    }
+
+    /// Takes every child that has ended, and tells of those the supervisor waits for.
+    fn reap(&mut self) -> io::Result<()> {
+        loop {
+            let status = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
+                Err(Errno::ECHILD) => return Ok(()),
+                Err(Errno::EINTR) => continue,
+                other => other?,
+            };
+            let (pid, status) = match status {
+                WaitStatus::Exited(pid, code) => (pid, Status::Code(code)),
+                WaitStatus::Signaled(pid, signal, _) => (pid, Status::Signal(signal as i32)),
+                _ => return Ok(()),
+            };
+            if let Some(execution) = self.executions.remove(&pid) {
+                let told = if execution.minded { minder::command_status(status) } else { Some(status) };
+                let status = told.unwrap_or_else(|| {
+                    self.end_commands();
+                    status
+                });
+                control::send(self.control.as_fd(), &FromInit::Exited { execution: execution.id, status })?;
+            } else if self.spawner.as_ref().is_some_and(|spawner| spawner.pid == pid) {
+                self.spawner = None;
+            } else {
+                self.workers.remove(&pid);
+            }
+        }
+    }
+
+    /// A minder that was killed leaves processes that nobody can name: everything goes, workers and spawner too,
+    /// which are forked anew when needed.
+    fn end_commands(&mut self) {
+        let _ = process::signal(-1, libc::SIGKILL);
+    }
+
+    /// Kills all there is. In a pid namespace the kernel does the same when init exits; without one this is the
+    /// Landlock domain, which bounds whom the signal can reach.
+    fn end_everything(&mut self) {
+        let bounded = self.setting.plan.namespaces || self.setting.plan.landlock_abi >= 6;
+        assert!(bounded, "the plan refuses a sandbox whose signals could leave it");
+        let _ = process::signal(-1, libc::SIGKILL);
+    }
+}

@@ -1,0 +1,117 @@
+//! Where no version 2 control group can be made (an ordinary user without delegation), each command has a minder:
+//! its parent, which adopts every orphan below it, so that "all that this command started" has a name. It ends the
+//! way its command ended.
+
+use crate::control::Status;
+use crate::limits::KILL_MS_MAX;
+use crate::spawner::KILL_TREE_SIGNAL;
+use crate::sys::process::{self, Forked, exit_now};
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How a minder ends whose command was killed. One that is itself killed ends by SIGKILL, so the two differ.
+const COMMAND_KILLED_SIGNAL: i32 = libc::SIGUSR2;
+
+/// The end of the command, told by the end of its minder; none when the minder was killed and its command is
+/// without one.
+pub fn command_status(minder: Status) -> Option<Status> {
+    match minder {
+        Status::Signal(libc::SIGKILL) => None,
+        Status::Signal(COMMAND_KILLED_SIGNAL) => Some(Status::Signal(libc::SIGKILL)),
+        other => Some(other),
+    }
+}
+
+/// Forks `command` (which never returns) and minds it. With `kill_group` everything it left is killed at its end.
+pub fn run(kill_group: bool, command: impl FnOnce() -> i32) -> ! {
+    match mind(kill_group, command) {
+        Ok(Status::Code(code)) => exit_now(code),
+        Ok(Status::Signal(libc::SIGKILL)) => end_by(COMMAND_KILLED_SIGNAL),
+        Ok(Status::Signal(signal)) => end_by(signal),
+        // What it minded can no longer be named: init ends everything when a minder ends like this.
+        Err(_) => end_by(libc::SIGKILL),
+    }
+}
+
+fn mind(kill_group: bool, command: impl FnOnce() -> i32) -> io::Result<Status> {
+    nix::unistd::setsid()?;
+    process::adopt_orphans()?;
+    // Signals to the command's group also come here, and are for the command.
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
+    let main = match process::fork()? {
+        Forked::Child => exit_now(command()),
+        Forked::Parent(pid) => pid,
+    };
+    // The command's pipes, which must close when the command closes them.
+    drop(command);
+    let mut ended = None;
+    while ended.is_none() {
+        let received = process::wait_signal(&[libc::SIGCHLD, KILL_TREE_SIGNAL])?;
+        if received.signal == libc::SIGCHLD {
+            ended = reap(main)?.main;
+        } else if received.is_queued {
+            ended = Some(kill_tree(main)?.unwrap_or(Status::Signal(libc::SIGKILL)));
+        }
+    }
+    if kill_group {
+        kill_tree(main)?;
+    }
+    Ok(ended.expect("the loop ends with it"))
+}
+
+#[derive(Default)]
+struct Reaped {
+    /// How the main process ended, when it was among them.
+    main: Option<Status>,
+    none_left: bool,
+}
+
+fn reap(main: Pid) -> io::Result<Reaped> {
+    let mut reaped = Reaped::default();
+    loop {
+        match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == main => reaped.main = Some(Status::Code(code)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == main => {
+                reaped.main = Some(Status::Signal(signal as i32));
+            }
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::EINTR) => (),
+            Ok(_) => return Ok(reaped),
+            Err(Errno::ECHILD) => return Ok(Reaped { none_left: true, ..reaped }),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Kills children, and theirs as they come up, until none is left. Gives the end of the main process when it came
+/// now. An error when some cannot be killed in time, or not be listed.
+fn kill_tree(main: Pid) -> io::Result<Option<Status>> {
+    let deadline = Instant::now() + Duration::from_millis(KILL_MS_MAX);
+    let mut ended = None;
+    loop {
+        let reaped = reap(main)?;
+        ended = reaped.main.or(ended);
+        if reaped.none_left {
+            return Ok(ended);
+        }
+        if Instant::now() > deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        for child in fs::read_to_string("/proc/thread-self/children")?.split_ascii_whitespace() {
+            if let Ok(pid) = child.parse() {
+                process::signal(pid, libc::SIGKILL)?;
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn end_by(signal: i32) -> ! {
+    // Were it to fail, the exit below would be taken for the command's.
+    let _ = process::reset_signals().and_then(|()| process::signal(std::process::id() as i32, signal));
+    exit_now(127)
+}

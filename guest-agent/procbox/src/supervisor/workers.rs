@@ -1,0 +1,226 @@
+//! File operations and manifests through worker processes of the sandbox. A worker can be killed or stopped by
+//! the sandbox at any moment, and what it says is the sandbox's claim; each operation has one to itself.
+
+use super::channel::{self, Channel};
+use super::{internal, pipes};
+use crate::control::{self, ToInit};
+use crate::limits::*;
+use crate::worker::{Job, Reply};
+use service::{FileDownload, FileUpload, ManifestDownload};
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
+use wire::request::{ManifestRequest, ManifestSummary, ReadFileRequest, WriteFileRequest};
+use wire::{ErrorCode, Fault};
+
+/// How long a worker may take to notice that nobody wants its job any more, before it is killed.
+const CANCEL: Duration = Duration::from_secs(5);
+
+/// The workers of the sandbox; copies are one pool.
+#[derive(Clone)]
+pub struct Workers(Rc<Pool>);
+
+struct Pool {
+    channel: Channel,
+    next: Cell<u64>,
+    slots: Arc<Semaphore>,
+    idle: RefCell<Vec<Worker>>,
+    /// The one that remembers fingerprints and listings; it is kept as long as it lives.
+    lister: Arc<Mutex<Option<Worker>>>,
+}
+
+impl Workers {
+    pub fn new(channel: Channel) -> Self {
+        Self(Rc::new(Pool {
+            channel,
+            next: Cell::new(1),
+            slots: Arc::new(Semaphore::new(FILE_WORKERS_MAX)),
+            idle: RefCell::default(),
+            lister: Arc::default(),
+        }))
+    }
+
+    /// Opens a file for reading. Errors: those of `files::open_file`, `INTERRUPTED`, `GONE`.
+    pub async fn read_file(&self, request: ReadFileRequest) -> Result<FileDownload, Fault> {
+        let (worker, slot) = self.file_worker().await?;
+        let (bytes, theirs) = pipes::from_sandbox().map_err(internal)?;
+        worker.ask(&Job::Read(request), theirs).await?;
+        let (size, mode) = match worker.hear().await? {
+            Reply::Opened { size, mode } => (size, mode & 0o7777),
+            Reply::Failed(fault) => {
+                self.give_back(worker, slot);
+                return Err(fault);
+            }
+            _ => return Err(confused()),
+        };
+        let ended = self.finish(worker, slot, |reply| match reply {
+            Reply::Moved { size } => Some(size),
+            _ => None,
+        });
+        Ok(FileDownload { size, mode, bytes, ended: Box::pin(ended) })
+    }
+
+    /// Begins to write a file. Errors: `INTERRUPTED`, `GONE`; those of `files::write_file` come at the end.
+    pub async fn write_file(&self, request: WriteFileRequest) -> Result<FileUpload, Fault> {
+        let (worker, slot) = self.file_worker().await?;
+        let (bytes, theirs) = pipes::to_sandbox().map_err(internal)?;
+        worker.ask(&Job::Write(request), theirs).await?;
+        let ended = self.finish(worker, slot, |reply| match reply {
+            Reply::Moved { size } => Some(size),
+            _ => None,
+        });
+        Ok(FileUpload { bytes, ended: Box::pin(ended) })
+    }
+
+    /// Begins a walk. One at a time; the next waits. Errors: `INTERRUPTED`, `GONE`; those of the walk come at the
+    /// end.
+    pub async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault> {
+        let mut lister = self.0.lister.clone().lock_owned().await;
+        let worker = match lister.take() {
+            Some(worker) if worker.is_alive() => worker,
+            _ => self.start()?,
+        };
+        let (bytes, theirs) = pipes::from_sandbox().map_err(internal)?;
+        worker.ask(&Job::Manifest(request), theirs).await?;
+        let (sender, ended) = oneshot::channel();
+        tokio::task::spawn_local(list(worker, lister, sender));
+        Ok(ManifestDownload { bytes, ended: Box::pin(received(ended)) })
+    }
+
+    async fn file_worker(&self) -> Result<(Worker, OwnedSemaphorePermit), Fault> {
+        let slot = self.0.slots.clone().acquire_owned().await.map_err(internal)?;
+        loop {
+            let idle = self.0.idle.borrow_mut().pop();
+            match idle {
+                Some(worker) if worker.is_alive() => return Ok((worker, slot)),
+                Some(_) => (),
+                None => return Ok((self.start()?, slot)),
+            }
+        }
+    }
+
+    fn start(&self) -> Result<Worker, Fault> {
+        let (own, theirs) = channel::pair()?;
+        let id = self.0.next.replace(self.0.next.get() + 1);
+        let worker = Worker { id, socket: own, channel: self.0.channel.clone() };
+        self.0.channel.send(&ToInit::StartWorker { worker: id }, vec![theirs])?;
+        Ok(worker)
+    }
+
+    /// Keeps a worker that has done its job for the next one, or lets it end.
+    fn give_back(&self, worker: Worker, slot: OwnedSemaphorePermit) {
+        let mut idle = self.0.idle.borrow_mut();
+        if idle.len() < FILE_WORKERS_IDLE_MAX {
+            idle.push(worker);
+        }
+        drop(slot);
+    }
+
+    /// Waits for the end of a file job in a task of its own, so that the worker is taken care of in any case.
+    fn finish<T: 'static>(
+        &self,
+        worker: Worker,
+        slot: OwnedSemaphorePermit,
+        pick: fn(Reply) -> Option<T>,
+    ) -> impl Future<Output = Result<T, Fault>> + use<T> {
+        let (mut sender, ended) = oneshot::channel();
+        let pool = self.clone();
+        tokio::task::spawn_local(async move {
+            let Some(reply) = worker.hear_while(&mut sender).await else { return };
+            let result = match reply {
+                Ok(Reply::Failed(fault)) => {
+                    pool.give_back(worker, slot);
+                    Err(fault)
+                }
+                Ok(reply) => match pick(reply) {
+                    Some(value) => {
+                        pool.give_back(worker, slot);
+                        Ok(value)
+                    }
+                    None => Err(confused()),
+                },
+                Err(fault) => Err(fault),
+            };
+            let _ = sender.send(result);
+        });
+        received(ended)
+    }
+}
+
+async fn list(
+    worker: Worker,
+    mut lister: OwnedMutexGuard<Option<Worker>>,
+    mut sender: oneshot::Sender<Result<ManifestSummary, Fault>>,
+) {
+    let Some(reply) = worker.hear_while(&mut sender).await else { return };
+    let result = match reply {
+        Ok(Reply::Listed(summary)) => Ok(summary),
+        Ok(Reply::Failed(fault)) => Err(fault),
+        Ok(_) => Err(confused()),
+        Err(fault) => Err(fault),
+    };
+    *lister = Some(worker);
+    drop(lister);
+    let _ = sender.send(result);
+}
+
+async fn received<T>(ended: oneshot::Receiver<Result<T, Fault>>) -> Result<T, Fault> {
+    ended.await.unwrap_or_else(|_| Err(interrupted()))
+}
+
+/// A worker process, ended when it is dropped.
+struct Worker {
+    id: u64,
+    socket: AsyncFd<OwnedFd>,
+    channel: Channel,
+}
+
+impl Worker {
+    async fn ask(&self, job: &Job, content: OwnedFd) -> Result<(), Fault> {
+        channel::send(&self.socket, &control::encode(job), &[content]).await.map_err(|_| interrupted())
+    }
+
+    async fn hear(&self) -> Result<Reply, Fault> {
+        match channel::receive_body(&self.socket).await {
+            Ok(Some(body)) => control::decode(&body).map_err(|_| confused()),
+            Ok(None) | Err(_) => Err(interrupted()),
+        }
+    }
+
+    /// Hears the end of a job; `None` when nobody waits for it any more and the worker did not notice in time.
+    async fn hear_while<T>(&self, sender: &mut oneshot::Sender<T>) -> Option<Result<Reply, Fault>> {
+        let mut hearing = std::pin::pin!(self.hear());
+        tokio::select! {
+            reply = &mut hearing => Some(reply),
+            () = sender.closed() => timeout(CANCEL, hearing).await.ok(),
+        }
+    }
+
+    /// Whether its socket is still open. A worker that is dead is found out here or by its next job.
+    fn is_alive(&self) -> bool {
+        use std::os::fd::AsFd;
+        let mut watched = [nix::poll::PollFd::new(self.socket.get_ref().as_fd(), nix::poll::PollFlags::POLLIN)];
+        // Between jobs a live worker says nothing.
+        matches!(nix::poll::poll(&mut watched, nix::poll::PollTimeout::ZERO), Ok(0))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Its socket closes as well, which ends it unless it is stopped. A full queue belongs to an ending sandbox.
+        let _ = self.channel.send(&ToInit::KillWorker { worker: self.id }, Vec::new());
+    }
+}
+
+fn interrupted() -> Fault {
+    Fault::new(ErrorCode::Interrupted, "the worker of this operation was killed inside the sandbox")
+}
+
+fn confused() -> Fault {
+    Fault::new(ErrorCode::Interrupted, "the worker of this operation answered nonsense")
+}
