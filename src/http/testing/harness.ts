@@ -115,6 +115,6 @@ export class Harness {
 /** Reads a response whole. */
 export async function readAnswer(response: Response): Promise<Answer> {
   const text = await response.text();
-  const isJson = response.headers.get("content-type")?.startsWith("application/json") ?? false;
+  const isJson = text !== "" && (response.headers.get("content-type")?.startsWith("application/json") ?? false);
   return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined };
 }
