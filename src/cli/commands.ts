@@ -2,6 +2,7 @@
 import { type Command, EXIT } from "./command.ts";
 import { configCommands } from "./commands/config.ts";
 import { initCommand } from "./commands/init.ts";
+import { installCommands } from "./commands/install.ts";
 import { sandboxCommands } from "./commands/sandbox.ts";
 import { sandboxWorkCommands } from "./commands/sandbox-work.ts";
 import { versionCommand } from "./commands/version.ts";
@@ -34,6 +35,7 @@ const help: Command = {
 
 export const commands: readonly Command[] = [
   initCommand,
+  ...installCommands,
   ...sandboxCommands,
   ...sandboxWorkCommands,
   ...configCommands,

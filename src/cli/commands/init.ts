@@ -9,7 +9,8 @@ import { type Settings, starterConfig } from "../../config/render.ts";
 import { type Command, EXIT, UsageError } from "../command.ts";
 import { json } from "../json.ts";
 
-const TOKEN_BYTES = 32;
+/** Random bytes of a token that is made here. */
+export const TOKEN_BYTES = 32;
 
 export const initCommand: Command = {
   path: ["init"],
