@@ -1,0 +1,74 @@
+import { afterEach, expect, test } from "bun:test";
+import type { AgentError } from "../errors/agent-error.ts";
+import { FrameKind } from "./frame.ts";
+import { shakeHands } from "./handshake.ts";
+import type { StreamHandler } from "./stream.ts";
+import { FakePeer, type PeerConnection, type ReceivedFrame } from "./testing/peer.ts";
+
+let peer: FakePeer | null = null;
+
+afterEach(() => peer?.stop());
+
+async function connect(script: (connection: PeerConnection) => Promise<void>) {
+  peer = new FakePeer(script);
+  const connection = await shakeHands({ path: peer.path, token: "t" }, 1000, { idleMs: 60_000, pongTimeoutMs: 1000 });
+  if (connection === null) throw new Error("version 1");
+  return connection;
+}
+
+function outcome(start: (handler: StreamHandler) => void): Promise<AgentError | "ended"> {
+  return new Promise((resolve) => start({ ended: () => resolve("ended"), failed: resolve }));
+}
+
+test("an operation that takes too long is cancelled and fails; its late answer is ignored", async () => {
+  const cancelled = Promise.withResolvers<ReceivedFrame>();
+  const connection = await connect(async (c) => {
+    await c.welcome();
+    await c.next();
+    cancelled.resolve(await c.next());
+    c.send(1, FrameKind.end, {});
+    c.send((await c.next()).stream, FrameKind.end, {});
+  });
+  const error = await outcome((handler) => connection.open("slow", {}, handler, 20));
+  expect(error).toMatchObject({ code: "GUEST_UNREACHABLE" });
+  expect(await cancelled.promise).toMatchObject({ stream: 1, kind: FrameKind.cancel });
+  expect(await outcome((handler) => connection.open("ping", {}, handler, 1000))).toBe("ended");
+  connection.closed("test over");
+});
+
+test("what a handler throws fails its own stream only", async () => {
+  const connection = await connect(async (c) => {
+    await c.welcome();
+    const first = await c.next();
+    const second = await c.next();
+    c.send(first.stream, FrameKind.event, { event: "x" });
+    c.send(second.stream, FrameKind.end, {});
+  });
+  const broken = outcome(({ ended, failed }) => {
+    const event = (): void => {
+      throw new Error("bug in the handler");
+    };
+    connection.open("one", {}, { event, ended, failed }, 0);
+  });
+  const fine = outcome((handler) => connection.open("two", {}, handler, 0));
+  expect(await broken).toMatchObject({ code: "INTERNAL" });
+  expect(await fine).toBe("ended");
+  expect(connection.alive).toBe(true);
+  connection.closed("test over");
+});
+
+test("the deadline of an operation that was answered never fires", async () => {
+  const connection = await connect(async (c) => {
+    await c.welcome();
+    c.send((await c.next()).stream, FrameKind.end, {});
+    expect((await c.next()).message.op).toBe("second");
+    c.send(2, FrameKind.end, {});
+  });
+  expect(await outcome((handler) => connection.open("first", {}, handler, 20))).toBe("ended");
+  await Bun.sleep(40);
+  expect(await outcome((handler) => connection.open("second", {}, handler, 1000))).toBe("ended");
+  connection.closed("test over");
+  expect(await outcome((handler) => connection.open("third", {}, handler, 1000))).toMatchObject({
+    code: "GUEST_UNREACHABLE",
+  });
+});
