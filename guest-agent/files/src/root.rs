@@ -52,7 +52,9 @@ pub(crate) fn resolve_at(
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    // The kernel takes few flags beside O_PATH; with it nothing is opened that could become a terminal.
+    let extra = if flags.contains(OFlags::PATH) { OFlags::CLOEXEC } else { OFlags::CLOEXEC | OFlags::NOCTTY };
+    let flags = flags | extra;
     for _ in 1..RESOLVE_ATTEMPTS {
         match openat2(directory, path, flags, Mode::empty(), resolve | ResolveFlags::NO_MAGICLINKS) {
             Err(Errno::AGAIN | Errno::INTR) => continue,

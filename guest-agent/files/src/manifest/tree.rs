@@ -88,6 +88,8 @@ impl Directory {
             let key = |(index, content): (u32, bool)| name(index).iter().chain(content.then_some(&b'/'));
             order.sort_unstable_by(|left, right| key(*left).cmp(key(*right)));
         }
+        // A directory that changes while it is read may show a name twice.
+        order.dedup_by(|left, right| left.1 == right.1 && name(left.0) == name(right.0));
         order
     }
 }

@@ -94,9 +94,18 @@ struct Anchor {
 impl Anchor {
     fn open(root: &Root, path: &CheckedPath) -> Result<Self, Fault> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let directory = root.open(path, flags).map_err(|errno| path.fault(errno, "walk"))?;
+        let directory = root.open(path, flags).map_err(|errno| path.fault(why_not(root, path, errno), "walk"))?;
         let stat = look(directory.as_fd(), c"").map_err(|errno| path.fault(errno, "walk"))?;
         Ok(Self { remember: stamps_changes(&directory), directory, stat })
+    }
+}
+
+/// With O_DIRECTORY the kernel says of a symbolic link only that it is no directory.
+fn why_not(root: &Root, path: &CheckedPath, errno: Errno) -> Errno {
+    let link = root.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|link| look(link.as_fd(), c""));
+    match link {
+        Ok(stat) if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Symlink => Errno::LOOP,
+        _ => errno,
     }
 }
 
@@ -253,7 +262,12 @@ impl Walk<'_> {
         let mut buffer = vec![MaybeUninit::uninit(); DIRECTORY_BUFFER_SIZE];
         let mut reader = RawDir::new(directory, &mut buffer);
         while let Some(entry) = reader.next() {
-            let entry = entry.map_err(|errno| self.failure(errno, anchor, path, b""))?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                // The directory was removed meanwhile, and so was what was in it.
+                Err(Errno::NOENT) => break,
+                Err(errno) => return Err(self.failure(errno, anchor, path, b"")),
+            };
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;

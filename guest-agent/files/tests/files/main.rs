@@ -1,0 +1,5 @@
+//! The crate on real trees of this machine's disk.
+
+mod manifest;
+mod operations;
+mod tree;
