@@ -22,7 +22,8 @@ const PROBE_DEADLINE_MS = 10_000;
 /** A guest whose root is the host's, for change-set methods. */
 export interface HostGuest {
   readonly channel: GuestChannel;
-  readonly isRoot: boolean;
+  /** The user that the guest reads as. */
+  readonly uid: number;
 }
 
 export interface ConformanceOptions {
@@ -106,8 +107,8 @@ function runChangeSet(subject: Subject<"change-set">, options: ConformanceOption
   const method: ChangeSetMethod = subject.instance;
   const { scratch } = subject;
   if (options.hostGuest !== undefined) {
-    const { channel, isRoot } = options.hostGuest;
-    return runCases(changeSetCases, subject, { method, channel, guestIsRoot: isRoot, scratch }, options);
+    const { channel, uid } = options.hostGuest;
+    return runCases(changeSetCases, subject, { method, channel, guestUid: uid, scratch }, options);
   }
   const reason = "missing capability: a guest agent";
   const skipped = changeSetCases.map(({ name }): CaseResult => ({ name, outcome: "skipped", reason, durationMs: 0 }));
