@@ -133,7 +133,8 @@ struct Attempt {
     run: fn() -> io::Result<()>,
 }
 
-/// In this order, each on top of those before. The pid namespace comes last but one because it needs a fork.
+/// In this order, each on top of those before. For an ordinary user the user namespace comes before all of them;
+/// for root it comes last, because inside one the kernel allows less.
 const ATTEMPTS: [Attempt; 9] = [
     Attempt { name: "mountns", field: |facts| &mut facts.mountns, run: || {
         unshare(CloneFlags::CLONE_NEWNS)?;
@@ -148,11 +149,11 @@ const ATTEMPTS: [Attempt; 9] = [
         mount::set_attributes(tree.as_fd(), mount::READ_ONLY, true)?;
         mount::new_filesystem(c"tmpfs", &[], 0).map(drop)
     } },
-    Attempt { name: "userns", field: |facts| &mut facts.userns, run: || Ok(unshare(CloneFlags::CLONE_NEWUSER)?) },
     Attempt { name: "pidns", field: |facts| &mut facts.pidns, run: || Ok(unshare(CloneFlags::CLONE_NEWPID)?) },
     Attempt { name: "proc_mount", field: |facts| &mut facts.proc_mount, run: || {
         mount::new_filesystem(c"proc", &[], mount::NO_SUID).map(drop)
     } },
+    Attempt { name: "userns", field: |facts| &mut facts.userns, run: || Ok(unshare(CloneFlags::CLONE_NEWUSER)?) },
 ];
 
 const NOT_REACHED: i32 = -1;

@@ -1,0 +1,112 @@
+//! File operations and manifests through workers.
+
+use crate::Case;
+use crate::fixture::Sandbox;
+use serde_bytes::ByteBuf;
+use wire::message::FileEnd;
+use wire::request::*;
+use wire::{ErrorCode, Fault};
+
+pub const CASES: &[Case] = &[
+    ("a file is written, read and owned by the sandbox", write_and_read),
+    ("links and special files are refused", links_and_special_files),
+    ("an upload that is cut off leaves the old content", cut_upload),
+    ("a manifest lists, and a delta follows edits", manifests),
+    ("a killed worker interrupts its operation only", killed_worker),
+];
+
+impl Sandbox {
+    pub fn write(&self, path: &str, content: &[u8]) -> Result<u64, Fault> {
+        let mut connection = self.connect();
+        let request = WriteFileRequest { path: ByteBuf::from(path), mode: 0o640, parents: true, max: 64 << 20 };
+        connection.start("write-file", &request);
+        connection.send_content(content);
+        connection.finish::<FileEnd>().map(|(end, _)| end.size)
+    }
+
+    pub fn read(&self, path: &str) -> Result<Vec<u8>, Fault> {
+        let mut connection = self.connect();
+        connection.start("read-file", &ReadFileRequest { path: ByteBuf::from(path), max: 64 << 20 });
+        connection.finish::<FileEnd>().map(|(_, [content, _])| content)
+    }
+
+    pub fn manifest(&self, base: Option<ByteBuf>) -> Result<(ManifestSummary, Vec<u8>), Fault> {
+        let mut connection = self.connect();
+        let paths = vec![ByteBuf::from("/")];
+        connection.start("manifest", &ManifestRequest { paths, files_max: 1000, listing_max: 1 << 20, base });
+        connection.finish().map(|(summary, [listing, _])| (summary, listing))
+    }
+}
+
+fn write_and_read() {
+    let sandbox = Sandbox::new();
+    let content: Vec<u8> = (0..900_000u32).map(|byte| byte as u8).collect();
+    assert_eq!(sandbox.write("/deep/er/file", &content).unwrap(), content.len() as u64);
+    assert_eq!(sandbox.read("/deep/er/file").unwrap(), content);
+    let uid = sandbox.place.config["sandbox_uid"].to_string();
+    assert_eq!(sandbox.output("stat -c '%u %a' deep/er/file deep"), format!("{uid} 640\n{uid} 755"));
+    assert_eq!(sandbox.read("/none").unwrap_err().code, ErrorCode::NotFound);
+}
+
+fn links_and_special_files() {
+    let sandbox = Sandbox::new();
+    sandbox.output("ln -s /etc/passwd link; ln -s / dir; mkfifo fifo; mkdir d; ln -s ../../.. d/up");
+    for path in ["/link", "/dir/etc/passwd", "/d/up/etc/passwd"] {
+        assert_eq!(sandbox.read(path).unwrap_err().code, ErrorCode::Symlink, "{path}");
+        assert!(sandbox.write(path, b"x").is_err(), "{path}");
+    }
+    assert_eq!(sandbox.read("/fifo").unwrap_err().code, ErrorCode::NotRegular);
+    assert_eq!(sandbox.read("/d").unwrap_err().code, ErrorCode::NotRegular);
+    for path in ["relative", "/a/../../etc/passwd", "/nul\0"] {
+        assert_eq!(sandbox.read(path).unwrap_err().code, ErrorCode::BadArgument, "{path:?}");
+    }
+}
+
+fn cut_upload() {
+    let sandbox = Sandbox::new();
+    sandbox.write("/file", b"old").unwrap();
+    let mut connection = sandbox.connect();
+    let request = WriteFileRequest { path: ByteBuf::from("/file"), mode: 0o640, parents: true, max: 64 << 20 };
+    connection.start("write-file", &request);
+    drop(connection);
+    assert_eq!(sandbox.read("/file").unwrap(), b"old");
+    assert_eq!(sandbox.output("ls -A"), "file", "nothing is left beside it");
+}
+
+fn manifests() {
+    let sandbox = Sandbox::new();
+    sandbox.output("mkdir a; echo 1 > a/one; echo 2 > a/two; ln -s one a/link");
+    let (whole, listing) = sandbox.manifest(None).unwrap();
+    assert_eq!((whole.files, whole.entries, whole.delta), (2, 4, false));
+    assert!(!listing.is_empty());
+    sandbox.output("echo 3 > a/two; rm a/link");
+    let (delta, changes) = sandbox.manifest(Some(whole.digest.clone())).unwrap();
+    assert!(delta.delta && delta.unchanged == 1 && changes.len() < listing.len());
+    let unknown = ByteBuf::from([7; 32]);
+    assert!(!sandbox.manifest(Some(unknown)).unwrap().0.delta);
+}
+
+fn killed_worker() {
+    let sandbox = Sandbox::new();
+    sandbox.write("/file", b"old").unwrap();
+    let (whole, _) = sandbox.manifest(None).unwrap();
+    let mut connection = sandbox.connect();
+    connection.start("write-file", &WriteFileRequest { path: ByteBuf::from("/file"), mode: 0o600, parents: true, max: 9 });
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    loop {
+        // From the host: inside, where Landlock scopes signals, no command could.
+        for pid in sandbox.processes().into_iter().filter(|pid| *pid != sandbox.pid("init_pid")) {
+            // SAFETY: plain integers.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        if sandbox.processes().len() <= 1 || std::time::Instant::now() > deadline {
+            break;
+        }
+    }
+    connection.send_content(b"new");
+    assert_eq!(connection.finish::<FileEnd>().unwrap_err().code, ErrorCode::Interrupted);
+    assert_eq!(sandbox.read("/file").unwrap(), b"old");
+    let (after, _) = sandbox.manifest(Some(whole.digest)).unwrap();
+    assert!(!after.delta, "a new worker holds no listing");
+    assert_eq!(sandbox.output("echo here"), "here");
+}
