@@ -3,6 +3,14 @@
 import type { PluginDefinition } from "../src/contracts/plugin.ts";
 import { backendFake } from "./backend-fake/plugin.ts";
 import { procbox } from "./backend-procbox/plugin.ts";
+import { changeSetNative } from "./change-set-native/plugin.ts";
+import { changeSetShell } from "./change-set-shell/plugin.ts";
 import { dataplaneNone } from "./dataplane-none/plugin.ts";
 
-export const builtInPlugins: readonly PluginDefinition[] = [procbox, backendFake, dataplaneNone];
+export const builtInPlugins: readonly PluginDefinition[] = [
+  procbox,
+  backendFake,
+  dataplaneNone,
+  changeSetNative,
+  changeSetShell,
+];
