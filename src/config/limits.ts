@@ -10,7 +10,7 @@ export const limits = {
   /** Bodies of at most this size are read without a share of the budget below. */
   smallBodyMaxBytes: 64 * KIB,
   /** Sum of the larger bodies that are held at a time; more wait, then get a refusal. */
-  bodyBudgetBytes: 256 * MIB,
+  bodyBudgetBytes: 192 * MIB,
   bodyBudgetWaitMs: 30 * 1000,
   /** A body has the grace plus its size at the least rate to arrive. */
   bodyGraceMs: 30 * 1000,

@@ -51,6 +51,30 @@ describe("readBody", () => {
     (await small.reserve(200_000))();
   });
 
+  test("gives up on a body that comes too slowly, and on one that stalls", async () => {
+    const drip = new ReadableStream<Uint8Array>({
+      async pull(controller) {
+        await Bun.sleep(5);
+        controller.enqueue(new Uint8Array(1));
+      },
+    });
+    const stall = new ReadableStream<Uint8Array>({ pull: () => new Promise(() => {}) });
+    for (const body of [drip, stall]) {
+      const reading = readBody(new Request("http://127.0.0.1/", { method: "POST", body }), 100, budget(), 20);
+      await expect(reading).rejects.toMatchObject({ code: "BODY_TOO_SLOW" });
+    }
+  });
+
+  test("a body that is cut off is an error, never a shorter body", async () => {
+    const body = new ReadableStream<Uint8Array>({
+      pull(controller) {
+        controller.error(new Error("reset"));
+      },
+    });
+    const reading = readBody(new Request("http://127.0.0.1/", { method: "POST", body }), 100, budget());
+    await expect(reading).rejects.toMatchObject({ code: "BAD_REQUEST" });
+  });
+
   test("no body is no bytes", async () => {
     const { bytes } = await readBody(new Request("http://127.0.0.1/"), 10, budget());
     expect(bytes.byteLength).toBe(0);

@@ -20,7 +20,12 @@ const NOTHING: HeldBody = { bytes: new Uint8Array(0), release: () => {} };
  * Reads the whole body. Rejects with `BODY_TOO_LARGE` above `maxBytes`, `UPLOADS_BUSY` when the budget is taken,
  * `BODY_TOO_SLOW`, or `BAD_REQUEST` when the client cuts it off.
  */
-export async function readBody(request: Request, maxBytes: number, budget: BodyBudget): Promise<HeldBody> {
+export async function readBody(
+  request: Request,
+  maxBytes: number,
+  budget: BodyBudget,
+  graceMs: number = limits.bodyGraceMs,
+): Promise<HeldBody> {
   if (request.body === null) return NOTHING;
   const declared = request.headers.get("content-length");
   const declaredBytes = declared === null ? null : Number(declared);
@@ -28,16 +33,16 @@ export async function readBody(request: Request, maxBytes: number, budget: BodyB
   const shareBytes = declaredBytes ?? maxBytes;
   const release = shareBytes > limits.smallBodyMaxBytes ? await budget.reserve(shareBytes) : NOTHING.release;
   try {
-    return { bytes: await collect(request.body, maxBytes, shareBytes), release };
+    const waitMs = graceMs + (shareBytes / limits.bodyRateMinBytesPerSecond) * 1000;
+    return { bytes: await collect(request.body, maxBytes, waitMs), release };
   } catch (error) {
     release();
     throw error;
   }
 }
 
-async function collect(body: ReadableStream<Uint8Array>, maxBytes: number, shareBytes: number): Promise<Uint8Array> {
+async function collect(body: ReadableStream<Uint8Array>, maxBytes: number, waitMs: number): Promise<Uint8Array> {
   const reader = body.getReader();
-  const waitMs = limits.bodyGraceMs + (shareBytes / limits.bodyRateMinBytesPerSecond) * 1000;
   let failure: AgentError | null = null;
   const stop = (error: AgentError): void => {
     failure ??= error;

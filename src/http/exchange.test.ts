@@ -1,0 +1,53 @@
+// The outermost layer: an idle limit that does not end slow answers, a refusal while draining, and never a rejection.
+import { expect, test } from "bun:test";
+import { limits } from "../config/limits.ts";
+import type { AuditLine, HttpTelemetry } from "./dependencies.ts";
+import { Exchanges } from "./exchange.ts";
+
+function recorder() {
+  const audit: AuditLine[] = [];
+  const answered: unknown[][] = [];
+  const nothing = (): void => {};
+  const log: HttpTelemetry["log"] = { debug: nothing, info: nothing, warn: nothing, error: nothing, child: () => log };
+  const telemetry: HttpTelemetry = {
+    log,
+    audit: (line) => audit.push(line),
+    answered: (route, method, status) => answered.push([route, method, status]),
+    authDenied: nothing,
+    metricsText: () => "",
+  };
+  return { audit, answered, exchanges: new Exchanges(telemetry) };
+}
+
+const request = () => new Request("http://127.0.0.1/v1/vms/x?secret=1", { method: "POST" });
+
+test("the connection has no idle limit while a request is handled, and has it again afterwards", async () => {
+  const { exchanges } = recorder();
+  const seconds: number[] = [];
+  const timer = { timeout: (_: Request, value: number) => void seconds.push(value) };
+  await exchanges.run(request(), timer, "/v1/vms/:id", "x", async () => {
+    expect(seconds).toEqual([0]);
+    return new Response("ok");
+  });
+  expect(seconds).toEqual([0, limits.connectionIdleSecs]);
+  await exchanges.run(request(), timer, "/v1/vms/:id", "x", () => Promise.reject(new Error("panic")));
+  expect(seconds).toEqual([0, limits.connectionIdleSecs, 0, limits.connectionIdleSecs]);
+});
+
+test("metrics count by the template, the audit line has the path without its query", async () => {
+  const { exchanges, audit, answered } = recorder();
+  await exchanges.run(request(), null, "/v1/vms/:id", "x", async () => new Response(null, { status: 204 }));
+  expect(answered).toEqual([["/v1/vms/:id", "POST", 204]]);
+  expect(audit).toMatchObject([{ path: "/v1/vms/x", status: 204, actor: "anonymous", role: "none" }]);
+});
+
+test("draining refuses new requests and lets the others end", async () => {
+  const { exchanges } = recorder();
+  const gate = Promise.withResolvers<Response>();
+  const running = exchanges.run(request(), null, "t", "x", () => gate.promise);
+  exchanges.drain();
+  const refused = await exchanges.run(request(), null, "t", "x", async () => new Response("ran"));
+  expect([refused.status, refused.headers.get("connection")]).toEqual([503, "close"]);
+  gate.resolve(new Response("done"));
+  expect((await running).status).toBe(200);
+});
