@@ -69,6 +69,7 @@ export class Context {
     return toVmRecord(record, {
       runningCommands: sandbox.runningCommands,
       storageBytes: sandbox.storageBytes,
+      lastExit: sandbox.lastExit,
       workspace: this.places.instanceDir(record.id),
     });
   }

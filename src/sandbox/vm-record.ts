@@ -3,12 +3,13 @@
 import type { Json, JsonObject } from "../contracts/json.ts";
 import { stateOf, statusOf } from "./lifecycle.ts";
 import type { VmRecord } from "./operations.ts";
-import { type SandboxRecord, ttlDeadlineUnixMs } from "./record.ts";
+import { type ExitStatus, type SandboxRecord, ttlDeadlineUnixMs } from "./record.ts";
 
 /** What the record cannot know by itself. */
 export interface Observed {
   readonly runningCommands: number;
   readonly storageBytes: number;
+  readonly lastExit: ExitStatus | null;
   /** Host directory of the sandbox's files for people, `<state_dir>/instances/<id>`. */
   readonly workspace: string;
 }
@@ -113,7 +114,7 @@ export function toVmRecord(record: SandboxRecord, observed: Observed): VmRecord 
     labels: { ...record.labels },
     state,
     ready_at: timestamp(record.readyAtUnixMs),
-    last_exit_status: record.lastExit === null ? null : { ...record.lastExit },
+    last_exit_status: observed.lastExit === null ? null : { ...observed.lastExit },
     paused_at: timestamp(record.pausedAtUnixMs),
     storage_bytes: observed.storageBytes,
     ttl_deadline: deadline,

@@ -1,0 +1,178 @@
+// A host in memory for tests of the core: volumes, control groups and processes that outlive a core, with a backend and
+// a storage on them. Faults are switched on by name.
+import { AgentError } from "../../errors/agent-error.ts";
+import type { Backend, Instance, InstanceEnd, LaunchRequest } from "../../contracts/backend.ts";
+import type { JsonObject } from "../../contracts/json.ts";
+import type { Release } from "../../contracts/resource.ts";
+import type { Storage, Volume, VolumeRequest } from "../../contracts/storage.ts";
+import { FakeChannel, type Files } from "./fake-guest.ts";
+
+export interface FakeProcess {
+  readonly pid: number;
+  readonly uid: number;
+  readonly volume: string;
+  readonly files: Files;
+  readonly channel: FakeChannel;
+  readonly ended: PromiseWithResolvers<InstanceEnd>;
+  paused: boolean;
+}
+
+export type Fault = "plan" | "launch" | "channel" | "stop" | "pause" | "clone" | "make-volume" | "volume" | "group" | "process" | "adopt";
+
+const BOOT_ID = (await Bun.file("/proc/sys/kernel/random/boot_id").text()).trim();
+
+export class FakeHost {
+  readonly volumes = new Map<string, Files>();
+  readonly groups = new Set<string>();
+  readonly processes = new Map<string, FakeProcess>();
+  readonly faults = new Set<Fault>();
+  /** Uids that something still uses. */
+  readonly dirtyUids = new Set<number>();
+  bootId = BOOT_ID;
+  launches = 0;
+  /** Awaited in every launch, so that a test can hold one. */
+  launchGate: Promise<void> = Promise.resolve();
+  #nextPid = 1000;
+
+  kill(shortName: string, reason: string): void {
+    const process = this.processes.get(shortName);
+    if (process === undefined) return;
+    this.processes.delete(shortName);
+    process.channel.gone = true;
+    process.ended.resolve({ reason, atUnixMs: Date.now() });
+  }
+
+  spawn(shortName: string, uid: number, volume: Volume): FakeProcess {
+    const files = this.volumes.get(volume.name);
+    if (files === undefined) throw new Error(`no volume ${volume.name}`);
+    this.#nextPid += 1;
+    this.launches += 1;
+    const process: FakeProcess = {
+      pid: this.#nextPid,
+      uid,
+      volume: volume.name,
+      files,
+      channel: new FakeChannel(files, () => this.kill(shortName, "the command ended the sandbox")),
+      ended: Promise.withResolvers(),
+      paused: false,
+    };
+    this.processes.set(shortName, process);
+    return process;
+  }
+
+  backend(): Backend {
+    const instance = (shortName: string, process: FakeProcess): Instance => ({
+      identity: { pid: process.pid, startTicks: process.pid, bootId: this.bootId },
+      visiblePid: null,
+      enforcement: { filesystem: "fake" },
+      channel: async () => {
+        if (this.faults.has("channel")) throw new AgentError("GUEST_UNREACHABLE");
+        if (process.channel.gone) throw new AgentError("SANDBOX_GONE");
+        return process.channel;
+      },
+      ended: process.ended.promise,
+      stop: async () => {
+        if (this.faults.has("stop")) throw new Error("stop failed");
+        this.kill(shortName, "stopped");
+      },
+      detach: async () => undefined,
+    });
+    const find = (shortName: string): FakeProcess => {
+      const process = this.processes.get(shortName);
+      if (process === undefined) throw new AgentError("SANDBOX_GONE");
+      return process;
+    };
+    const byInstance = (wanted: Instance): FakeProcess =>
+      find([...this.processes].find(([, { pid }]) => pid === wanted.identity.pid)?.[0] ?? "");
+    return {
+      releases: {
+        "fake-group": this.#release("group", (name) => this.groups.delete(name)),
+        "fake-process": this.#release("process", (name) => this.kill(name, "released")),
+      },
+      plan: async (request) => this.#plan(request),
+      launch: async (request) => instance(request.shortName, await this.#launch(request)),
+      adopt: async (request) => {
+        if (this.faults.has("adopt")) throw new Error("adopt failed");
+        const process = this.processes.get(request.shortName);
+        if (process === undefined || process.pid !== request.identity.pid) return null;
+        return instance(request.shortName, process);
+      },
+      pause: {
+        pause: async (wanted) => {
+          if (this.faults.has("pause")) throw new AgentError("PLUGIN_FAULT");
+          byInstance(wanted).paused = true;
+        },
+        resume: async (wanted) => {
+          byInstance(wanted).paused = false;
+        },
+      },
+      dryRun: "workspace-copy",
+      uidIsClean: async (uid) =>
+        !this.dirtyUids.has(uid) && ![...this.processes.values()].some((process) => process.uid === uid),
+    };
+  }
+
+  storage(root: string): Storage {
+    const volume = ({ name, capBytes }: { name: string; capBytes: number }): Volume => ({
+      name,
+      path: `${root}/${name}`,
+      capBytes,
+      hardCap: true,
+    });
+    const make = async (request: VolumeRequest, files: () => Files, fault: Fault): Promise<Volume> => {
+      if (this.faults.has(fault)) throw new AgentError("HOST_FULL");
+      this.volumes.set(request.name, files());
+      return volume(request);
+    };
+    return {
+      releases: { "fake-volume": this.#release("volume", (name) => this.volumes.delete(name)) },
+      createVolume: (request, resources) =>
+        resources.acquire({ kind: "fake-volume", name: request.name, data: {} }, () =>
+          make(request, () => new Map(), "make-volume"),
+        ),
+      cloneVolume: (source, request, resources) =>
+        resources.acquire({ kind: "fake-volume", name: request.name, data: {} }, () =>
+          make(request, () => new Map(this.volumes.get(source.name)), "clone"),
+        ),
+      openVolume: async (name) => (this.volumes.has(name) ? volume({ name, capBytes: 1 << 20 }) : null),
+      usage: async ({ name }) => ({
+        bytes: [...(this.volumes.get(name)?.values() ?? [])].reduce((sum, { content }) => sum + content.length, 0),
+      }),
+      close: async () => undefined,
+    };
+  }
+
+  async #plan(request: JsonObject) {
+    if (this.faults.has("plan")) throw new AgentError("CONFINEMENT_UNAVAILABLE");
+    return {
+      spec: { timeout_seconds: 5, max_timeout_seconds: 20 },
+      leases: ["uid" as const],
+      vcpus: 1,
+      memoryMib: typeof request.memory_mib === "number" ? request.memory_mib : 512,
+      volumeCapBytes: 1 << 20,
+      isolation: "fake",
+      notes: [],
+    };
+  }
+
+  async #launch(request: LaunchRequest): Promise<FakeProcess> {
+    const { shortName, resources, leases, volume } = request;
+    await resources.acquire({ kind: "fake-group", name: shortName, data: {} }, async () => {
+      this.groups.add(shortName);
+    });
+    await this.launchGate;
+    if (this.faults.has("launch")) throw new Error("the launcher said no");
+    const process = await resources.acquire({ kind: "fake-process", name: shortName, data: {} }, async () =>
+      this.spawn(shortName, leases.uid ?? 0, volume),
+    );
+    await resources.update("fake-process", shortName, { pid: process.pid });
+    return process;
+  }
+
+  #release(fault: Fault, give: (name: string) => void): Release {
+    return async ({ name }) => {
+      if (this.faults.has(fault)) throw new Error(`${fault} is stuck`);
+      give(name);
+    };
+  }
+}
