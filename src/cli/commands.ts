@@ -1,10 +1,13 @@
 // The table of commands: the one list that parsing, help, completion and the documentation are made from.
 import { type Command, EXIT } from "./command.ts";
 import { configCommands } from "./commands/config.ts";
+import { doctorCommand } from "./commands/doctor.ts";
 import { initCommand } from "./commands/init.ts";
 import { installCommands } from "./commands/install.ts";
+import { pluginCommands } from "./commands/plugin.ts";
 import { sandboxCommands } from "./commands/sandbox.ts";
 import { sandboxWorkCommands } from "./commands/sandbox-work.ts";
+import { serveCommand } from "./commands/serve.ts";
 import { versionCommand } from "./commands/version.ts";
 import { completionScript, SHELLS, type Shell } from "./completion.ts";
 import { helpText } from "./help.ts";
@@ -34,11 +37,14 @@ const help: Command = {
 };
 
 export const commands: readonly Command[] = [
+  serveCommand,
   initCommand,
   ...installCommands,
+  doctorCommand,
   ...sandboxCommands,
   ...sandboxWorkCommands,
   ...configCommands,
+  ...pluginCommands,
   versionCommand,
   completion,
   help,

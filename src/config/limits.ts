@@ -83,7 +83,6 @@ export const limits = {
   commitsWaitingMax: 65_536,
   eventsMax: 100_000,
   eventKeepMs: 30 * 24 * 3600 * 1000,
-  eventsQueryMax: 1000,
   idempotencyKeepMaxBytes: 256 * MIB,
 
   // Agent life.

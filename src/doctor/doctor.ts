@@ -50,6 +50,7 @@ function pluginCheck(plugin: PluginReport): CheckReport {
   const title = `${plugin.kind ?? "plugin"} ${plugin.id}`;
   const reasons = plugin.missing.map(({ reason }) => reason).join("; ");
   const remedy = plugin.missing.map((entry) => entry.remedy).join("; ");
+  const repair = plugin.source === "built-in" ? "report this as a defect" : `repair or remove ${plugin.source}`;
   switch (plugin.state) {
     case "failed":
       return {
@@ -57,7 +58,7 @@ function pluginCheck(plugin: PluginReport): CheckReport {
         title,
         state: "failed",
         found: plugin.fault ?? "failed",
-        remedy: `repair or remove ${plugin.source}`,
+        remedy: repair,
       };
     case "skipped":
       return { id, title, state: "info", found: `not used: ${reasons}`, remedy };

@@ -46,7 +46,7 @@ const runDir: Check = {
   },
 };
 
-/** Nobody else may be able to change what is in a directory of the agent, and sandboxes must be able to pass through. */
+/** Nobody else may be able to change what is in a directory of the agent. */
 async function trusted(host: Host, path: string): Promise<Finding | null> {
   for (let at = path; ; at = dirname(at)) {
     const status = await host.status(at);
@@ -61,12 +61,17 @@ async function trusted(host: Host, path: string): Promise<Finding | null> {
         return failed(`${at} can be written by others`, `chmod o-w ${at}`);
       if (shared && (status.mode & GROUP_WRITE) !== 0)
         return warning(`${at} can be written by a group`, `chmod g-w ${at}`);
-      if (host.uid === 0 && (status.mode & OTHERS_ENTER) === 0) {
+      if (needsPassage(host) && (status.mode & OTHERS_ENTER) === 0) {
         return failed(`${at} cannot be entered by sandbox users`, `chmod o+x ${at}`);
       }
     }
     if (at === "/") return null;
   }
+}
+
+/** Sandboxes without namespaces walk to their workspace with their own uid; others have it bound into their root. */
+function needsPassage(host: Host): boolean {
+  return host.uid === 0 && host.config.sandbox.procbox.isolation === "off";
 }
 
 async function existing(host: Host, path: string): Promise<string> {

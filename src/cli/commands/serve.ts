@@ -1,0 +1,45 @@
+// `fluxctl serve`: runs the agent until a signal ends it.
+import { loadConfig } from "../../config/load.ts";
+import { type Command, EXIT } from "../command.ts";
+
+const SIGNALS = ["SIGTERM", "SIGINT"] as const;
+/** What a shell reports for a process that SIGTERM or SIGINT killed. */
+const SIGNAL_STATUS: Readonly<Record<(typeof SIGNALS)[number], number>> = { SIGTERM: 143, SIGINT: 130 };
+
+export const serveCommand: Command = {
+  path: ["serve"],
+  summary: "Run the agent.",
+  details:
+    "SIGTERM and SIGINT end it in order; sandboxes go on, and the next start finds them again. A second signal ends\n" +
+    "it at once, which loses nothing either.",
+  arguments: [],
+  client: false,
+  options: [],
+  async run(invocation, terminal) {
+    const { config, warnings } = await loadConfig(invocation.text("config"), terminal.environment);
+    for (const warning of warnings) await terminal.err(`fluxctl: warning: ${warning}\n`);
+    const signalled = firstSignal();
+    // Loaded only here: the other commands start in a fraction of the time.
+    const { startAgent } = await import("../../agent.ts");
+    const agent = await startAgent({ config });
+    await terminal.out(`listening on ${agent.url}\n`);
+    const failure = await Promise.race([signalled, agent.failed]);
+    await agent.stop();
+    if (failure !== undefined) throw failure;
+    return EXIT.success;
+  },
+};
+
+/** Resolves at the first signal, also one that comes while the agent is starting; the second ends the process. */
+function firstSignal(): Promise<void> {
+  return new Promise((resolve) => {
+    let signals = 0;
+    for (const signal of SIGNALS) {
+      process.on(signal, () => {
+        signals += 1;
+        if (signals > 1) process.exit(SIGNAL_STATUS[signal]);
+        resolve();
+      });
+    }
+  });
+}
