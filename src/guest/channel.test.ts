@@ -60,7 +60,11 @@ describe("the handshake", () => {
   });
 
   const refused: [string, string, (connection: PeerConnection) => Promise<void>][] = [
-    ["another nonce", "GUEST_ERROR", async (c) => (await c.line(), c.write(Buffer.from(`FLUXVM/2 ${"0".repeat(32)}\n`)))],
+    [
+      "another nonce",
+      "GUEST_ERROR",
+      async (c) => (await c.line(), c.write(Buffer.from(`FLUXVM/2 ${"0".repeat(32)}\n`))),
+    ],
     ["noise", "GUEST_ERROR", async (c) => c.write(Buffer.from("SSH-2.0-OpenSSH\r\n"))],
     ["another version", "PROTOCOL_MISMATCH", async (c) => void (await c.welcome({ ...WELCOME, version: 3 }))],
     ["a welcome without fields", "GUEST_ERROR", async (c) => void (await c.welcome({ version: 2 }))],
@@ -114,8 +118,18 @@ describe("exec", () => {
         c.send(1, FrameKind.end, { ...END, exit_code: 3, stdout_len: 900, stderr_len: 3 });
       }),
     ]);
-    const result = await channel.exec({ command: "id", env: { A: "1" }, cwd: "/x", timeoutMs: 5000, outputMaxBytes: 100 });
-    expect({ ...result, stdout: Buffer.from(result.stdout).toString(), stderr: Buffer.from(result.stderr).toString() }).toEqual({
+    const result = await channel.exec({
+      command: "id",
+      env: { A: "1" },
+      cwd: "/x",
+      timeoutMs: 5000,
+      outputMaxBytes: 100,
+    });
+    expect({
+      ...result,
+      stdout: Buffer.from(result.stdout).toString(),
+      stderr: Buffer.from(result.stderr).toString(),
+    }).toEqual({
       exitCode: 3,
       signal: null,
       timedOut: false,
@@ -139,7 +153,9 @@ describe("exec", () => {
       }),
     ]);
     const results = await Promise.all(Array.from({ length: 100 }, (_, n) => channel.exec(run(`c${n}`))));
-    expect(results.map((result) => Buffer.from(result.stdout).toString())).toEqual(Array.from({ length: 100 }, (_, n) => `c${n}`));
+    expect(results.map((result) => Buffer.from(result.stdout).toString())).toEqual(
+      Array.from({ length: 100 }, (_, n) => `c${n}`),
+    );
   });
 
   test("a long output is acknowledged as it comes", async () => {
@@ -191,10 +207,16 @@ describe("a peer that breaks the protocol", () => {
     ["an error without a code", (c) => c.send(1, FrameKind.error, { message: "x" })],
     ["a stream that was never opened", (c) => c.send(2, FrameKind.end, {})],
     ["a kind of the host's", (c) => c.send(1, FrameKind.open, { op: "exec" })],
-    ["endless credit", (c) => [0, 1].forEach(() => c.send(1, FrameKind.credit, { n: BigInt(Number.MAX_SAFE_INTEGER) }))],
+    [
+      "endless credit",
+      (c) => [0, 1].forEach(() => c.send(1, FrameKind.credit, { n: BigInt(Number.MAX_SAFE_INTEGER) })),
+    ],
     ["a payload that is no map", (c) => c.write(new Uint8Array([0, 0, 0, 6, 0, 0, 0, 1, 7, 0x90]))],
     ["a frame without a payload", (c) => c.write(new Uint8Array([0, 0, 0, 5, 0, 0, 0, 1, 7]))],
-    ["fewer bytes written than sent", (c) => (c.data(1, 1, new Uint8Array(9)), c.send(1, FrameKind.end, { ...END, exit_code: 0 }))],
+    [
+      "fewer bytes written than sent",
+      (c) => (c.data(1, 1, new Uint8Array(9)), c.send(1, FrameKind.end, { ...END, exit_code: 0 })),
+    ],
   ];
 
   test.each(violations)("%s: the operation fails and the connection is closed", async (name, violate) => {
@@ -404,7 +426,7 @@ describe("files", () => {
         expect({ ...message }).toEqual({ op: "write-file", path, mode: 0o755, parents: true, max: 10 * MIB });
         const received: Uint8Array[] = [];
         let bytes = 0;
-        for (let eof = false; !eof; ) {
+        for (let eof = false; !eof;) {
           const data = await c.next();
           received.push(data.message.d as Uint8Array);
           bytes += (data.message.d as Uint8Array).length;

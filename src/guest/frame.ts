@@ -30,13 +30,7 @@ const LENGTH_MIN = HEADER_BYTES - LENGTH_BYTES;
 const packer = new Packr({ useRecords: false });
 
 export type MessageValue =
-  | boolean
-  | number
-  | bigint
-  | string
-  | Uint8Array
-  | readonly MessageValue[]
-  | { readonly [key: string]: MessageValue };
+  boolean | number | bigint | string | Uint8Array | readonly MessageValue[] | { readonly [key: string]: MessageValue };
 export type Message = { readonly [key: string]: MessageValue };
 
 /** An integer as the packer has to be given it: beyond 32 bits it would become a float. */

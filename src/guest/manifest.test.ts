@@ -22,7 +22,10 @@ async function connect(script: (c: PeerConnection) => Promise<void>): Promise<Gu
     await script(c);
   });
   const channel = await createGuestConnector().unix({ path: peer.path, token: "t", connectTimeoutMs: 1000 });
-  opened.push(() => channel.close(), () => peer.stop());
+  opened.push(
+    () => channel.close(),
+    () => peer.stop(),
+  );
   return channel;
 }
 
@@ -156,7 +159,11 @@ describe("a listing that cannot be trusted", () => {
     ["that ends within an entry", listing.subarray(0, -1), end(listing.subarray(0, -1), full)],
     ["out of order", Buffer.concat([entry("/b"), entry("/a")]), end(new Uint8Array(0))],
     ["with the same path twice", Buffer.concat([entry("/a"), entry("/a")]), end(new Uint8Array(0))],
-    ["of both kinds", Buffer.concat([entry("/a"), difference(text("/b"), state("file"), null)]), end(new Uint8Array(0))],
+    [
+      "of both kinds",
+      Buffer.concat([entry("/a"), difference(text("/b"), state("file"), null)]),
+      end(new Uint8Array(0)),
+    ],
     ["with a relative path", entry("a"), end(new Uint8Array(0))],
     ["with an empty path", entry(""), end(new Uint8Array(0))],
     ["with a NUL in a path", entry("/a\0"), end(new Uint8Array(0))],
@@ -164,8 +171,16 @@ describe("a listing that cannot be trusted", () => {
     ["with a mode out of range", entry("/a", { mode: 0o10000 }), end(new Uint8Array(0))],
     ["with a uid out of range", entry("/a", { uid: 2 ** 32 }), end(new Uint8Array(0))],
     ["with a short fingerprint", entry("/a", { fingerprint: new Uint8Array(31) }), end(new Uint8Array(0))],
-    ["with a fingerprint of a directory", fullEntry(text("/a"), state("directory", { fingerprint: new Uint8Array(1) })), end(listing)],
-    ["of an unknown kind", raw(bin(text("/a")), int(4), bin(new Uint8Array(0)), int(0), int(0), int(0), int(0)), end(listing)],
+    [
+      "with a fingerprint of a directory",
+      fullEntry(text("/a"), state("directory", { fingerprint: new Uint8Array(1) })),
+      end(listing),
+    ],
+    [
+      "of an unknown kind",
+      raw(bin(text("/a")), int(4), bin(new Uint8Array(0)), int(0), int(0), int(0), int(0)),
+      end(listing),
+    ],
     ["with an entry of another shape", Buffer.from([0x91, 0x01]), end(listing)],
     ["with a difference between nothing", difference(text("/a"), null, null), end(listing)],
     ["that is noise", Buffer.from("GET / HTTP/1.1\r\n"), end(listing)],
@@ -174,7 +189,9 @@ describe("a listing that cannot be trusted", () => {
 
   test.each(cases)("%s rejects", async (_, bytes, message) => {
     const channel = await answer(bytes, message);
-    expect((await failure(channel.manifest({ ...request, base: new Uint8Array(32) }, new Sink()))).code).toBe("GUEST_ERROR");
+    expect((await failure(channel.manifest({ ...request, base: new Uint8Array(32) }, new Sink()))).code).toBe(
+      "GUEST_ERROR",
+    );
   });
 
   test("longer than asked for, or with more files, rejects", async () => {
@@ -224,7 +241,10 @@ test("a sink that fails gives the stream up, and the channel goes on", async () 
 test("a guest without the feature is not asked", async () => {
   const peer = new FakePeer(async (c) => void (await c.welcome({ ...WELCOME, features: ["exec"] })));
   const channel = await createGuestConnector().unix({ path: peer.path, token: "t", connectTimeoutMs: 1000 });
-  opened.push(() => channel.close(), () => peer.stop());
+  opened.push(
+    () => channel.close(),
+    () => peer.stop(),
+  );
   expect((await failure(channel.manifest(request, new Sink()))).code).toBe("NOT_SUPPORTED");
 });
 

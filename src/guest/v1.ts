@@ -40,7 +40,8 @@ export class LineChannel implements GuestChannel {
       timeoutMs > 0 ? seconds * 1000 + limits.guestExecGraceMs : 0,
     );
     const exitCode = reply.exit_code;
-    if (typeof exitCode !== "number" || !Number.isInteger(exitCode)) throw guestViolation("exit_code has the wrong form");
+    if (typeof exitCode !== "number" || !Number.isInteger(exitCode))
+      throw guestViolation("exit_code has the wrong form");
     // A command may exit with 124 by itself, but not before its time is up.
     const ranOut = timeoutMs > 0 && performance.now() - startedMs >= seconds * 1000;
     const timedOut = exitCode === TIMED_OUT_EXIT_CODE && ranOut;
@@ -132,7 +133,8 @@ function exchangeLine(path: string, line: string, timeoutMs: number): Promise<st
     (socket) => socket.write(Buffer.from(`${line}\n`)),
     (error: unknown) => reject(guestUnreachable("the connection was refused", error)),
   );
-  const timer = timeoutMs > 0 && setTimeout(() => reject(guestUnreachable(`no answer within ${timeoutMs} ms`)), timeoutMs);
+  const timer =
+    timeoutMs > 0 && setTimeout(() => reject(guestUnreachable(`no answer within ${timeoutMs} ms`)), timeoutMs);
   return promise.finally(() => {
     if (timer) clearTimeout(timer);
     opened.then((socket) => socket.destroy()).catch(() => {});

@@ -26,7 +26,13 @@ export class ChangeWriter {
       sql.freeLease.run(change.kind, change.value);
     } else if ("begin" in change) {
       const { hash, bodyHash, reply, createdAtUnixMs } = change.row;
-      const begun = sql.beginIdempotency.run(hash, bodyHash, reply?.status ?? null, reply?.body ?? null, createdAtUnixMs);
+      const begun = sql.beginIdempotency.run(
+        hash,
+        bodyHash,
+        reply?.status ?? null,
+        reply?.body ?? null,
+        createdAtUnixMs,
+      );
       if (begun.changes === 0) throw new IdempotencyConflict(hash);
     } else if ("finish" in change) {
       // A row that was pruned meanwhile has nobody left to replay to, so zero rows is fine.

@@ -47,7 +47,7 @@ export class Ballast {
     try {
       // Random, because a file system may store zeros or repeats as nothing.
       const chunk = new Uint8Array(CHUNK_BYTES);
-      for (let written = 0; written < this.#bytes; ) {
+      for (let written = 0; written < this.#bytes;) {
         crypto.getRandomValues(chunk);
         written += writeSync(file, chunk, 0, Math.min(CHUNK_BYTES, this.#bytes - written));
       }

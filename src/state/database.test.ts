@@ -17,14 +17,21 @@ afterEach(() => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-const record = (id: string, body = {}): Change => ({ put: "record", row: { id, generation: "g1", tenant: null, body } });
+const record = (id: string, body = {}): Change => ({
+  put: "record",
+  row: { id, generation: "g1", tenant: null, body },
+});
 const intent = (name: string): Change => ({
   put: "resource",
   row: { owner: "a/g1", seq: 1, kind: "cgroup", name, data: {}, state: "intent" },
 });
-const take = (value: number): Change => ({ take: "lease", row: { kind: "uid", value, owner: "a/g1", state: "leased" } });
+const take = (value: number): Change => ({
+  take: "lease",
+  row: { kind: "uid", value, owner: "a/g1", state: "leased" },
+});
 
-const codes = (outcomes: Outcome[]) => outcomes.map((outcome) => (outcome instanceof AgentError ? outcome.code : outcome));
+const codes = (outcomes: Outcome[]) =>
+  outcomes.map((outcome) => (outcome instanceof AgentError ? outcome.code : outcome));
 
 describe("pruning", () => {
   let db: StateDatabase;
@@ -53,9 +60,22 @@ describe("pruning", () => {
   test("removes idempotency rows by age, then by size with the oldest first, and keeps what is in flight", () => {
     const begin = (hash: string, createdAtUnixMs: number, chars: number | null): Change => ({
       begin: "idempotency",
-      row: { hash, bodyHash: "b", reply: chars === null ? null : { status: 200, body: "é".repeat(chars) }, createdAtUnixMs },
+      row: {
+        hash,
+        bodyHash: "b",
+        reply: chars === null ? null : { status: 200, body: "é".repeat(chars) },
+        createdAtUnixMs,
+      },
     });
-    db.commit([[begin("aged", 4999, 1), begin("a", 5001, 20), begin("b", 5002, 25), begin("c", 5003, 25), begin("d", 5000, null)]]);
+    db.commit([
+      [
+        begin("aged", 4999, 1),
+        begin("a", 5001, 20),
+        begin("b", 5002, 25),
+        begin("c", 5003, 25),
+        begin("d", 5000, null),
+      ],
+    ]);
     db.prune(10_000, KEEP);
     const left = ["aged", "a", "b", "c", "d"].filter((hash) => db.idempotency(hash) !== null);
     expect(left).toEqual(["b", "c", "d"]);
@@ -93,7 +113,14 @@ describe.skipIf(process.geteuid?.() !== 0)("on a full disk (needs root, to mount
     expect(codes(outcomes)).toEqual(["HOST_FULL"]);
     expect(statSync(`${state()}/ballast`, { throwIfNoEntry: false })).toBeUndefined();
 
-    const mixed = db.commit([[take(9)], [{ remove: "record", id: "a" }, { quarantine: "leases", owner: "a/g1" }], [intent("c2")]]);
+    const mixed = db.commit([
+      [take(9)],
+      [
+        { remove: "record", id: "a" },
+        { quarantine: "leases", owner: "a/g1" },
+      ],
+      [intent("c2")],
+    ]);
     expect(codes(mixed)).toEqual(["HOST_FULL", null, "HOST_FULL"]);
     db.prune(0);
 
@@ -117,7 +144,11 @@ describe.skipIf(process.geteuid?.() !== 0)("on a full disk (needs root, to mount
     const db = StateDatabase.open(state(), MIB);
     fill();
     const huge = { text: "x".repeat(8 * MIB) };
-    expect(codes(db.commit([[record("small")], [record("huge", huge)], [record("other")]]))).toEqual([null, "HOST_FULL", null]);
+    expect(codes(db.commit([[record("small")], [record("huge", huge)], [record("other")]]))).toEqual([
+      null,
+      "HOST_FULL",
+      null,
+    ]);
     expect(db.load().records.map((row) => row.id)).toEqual(["other", "small"]);
     db.close();
   });

@@ -47,7 +47,7 @@ export function readEvents(db: Database, query: EventQuery): EventRow[] {
     conditions.push("substr(action, 1, ?) = ?");
     values.push([...query.actionPrefix].length, query.actionPrefix);
   }
-  values.push(Math.max(0, Math.min(query.limit, limits.eventsQueryMax)));
+  values.push(Math.max(0, Math.min(query.limit, limits.eventsPageMax)));
   const rows = db
     .prepare(
       `SELECT at_unix_ms, sandbox_id, tenant, action, attributes FROM events

@@ -35,7 +35,10 @@ async function restart(store: SqliteStore): Promise<SqliteStore> {
   return start();
 }
 
-const record = (id: string, body = {}): Change => ({ put: "record", row: { id, generation: "g1", tenant: null, body } });
+const record = (id: string, body = {}): Change => ({
+  put: "record",
+  row: { id, generation: "g1", tenant: null, body },
+});
 const lease = (value: number, owner = "a/g1"): LeaseRow => ({ kind: "uid", value, owner, state: "leased" });
 const event = (row: Partial<EventRow>): Change => ({
   append: "event",
@@ -96,7 +99,13 @@ describe("what is committed", () => {
       { remove: "resource", owner: "a/g1", kind: "volume", name: "v" },
       { free: "lease", kind: "uid", value: 1 },
     ]);
-    expect(await store.load()).toEqual({ records: [], secrets: [], resources: [], leases: [lease(2, "b/g1")], inFlight: [] });
+    expect(await store.load()).toEqual({
+      records: [],
+      secrets: [],
+      resources: [],
+      leases: [lease(2, "b/g1")],
+      inFlight: [],
+    });
   });
 
   test("is what the caller had at the moment of the call", async () => {
@@ -131,7 +140,10 @@ describe("a group", () => {
 
   test("refuses a quarantined lease until it is freed", async () => {
     const store = await start();
-    await store.commit([{ take: "lease", row: lease(7) }, { quarantine: "leases", owner: "a/g1" }]);
+    await store.commit([
+      { take: "lease", row: lease(7) },
+      { quarantine: "leases", owner: "a/g1" },
+    ]);
     expect(await failure(store.commit([{ take: "lease", row: lease(7, "b/g1") }]))).toBeInstanceOf(LeaseConflict);
     await store.commit([
       { free: "lease", kind: "uid", value: 7 },
@@ -142,7 +154,10 @@ describe("a group", () => {
 
   test("fails only the list with a row that the tables refuse", async () => {
     const store = await start();
-    const bad = { put: "resource", row: { owner: "o", seq: 1, kind: "k", name: "n", data: {}, state: "lost" } } as unknown;
+    const bad = {
+      put: "resource",
+      row: { owner: "o", seq: 1, kind: "k", name: "n", data: {}, state: "lost" },
+    } as unknown;
     const [first, second] = await Promise.all([
       failure(store.commit([record("x"), bad as Change])),
       failure(store.commit([record("y")])),

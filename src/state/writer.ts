@@ -18,7 +18,9 @@ self.onmessage = (event: MessageEvent<Request & { readonly id: number }>): void 
       self.postMessage({ id, failure: encodeFailure(error) } satisfies Reply);
       return;
     }
-    self.postMessage({ fatal: error instanceof Error ? `${error.name}: ${error.message}` : String(error) } satisfies Reply);
+    self.postMessage({
+      fatal: error instanceof Error ? `${error.name}: ${error.message}` : String(error),
+    } satisfies Reply);
     self.onmessage = null;
   }
 };

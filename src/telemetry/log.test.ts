@@ -30,7 +30,11 @@ describe("lines", () => {
 
   test("stay within bounds whatever the fields hold", () => {
     const { log, lines, last } = capture();
-    const loop: Record<string, unknown> = { big: "x".repeat(1_000_000), many: new Array(100_000).fill(1), bytes: new Uint8Array(9) };
+    const loop: Record<string, unknown> = {
+      big: "x".repeat(1_000_000),
+      many: new Array(100_000).fill(1),
+      bytes: new Uint8Array(9),
+    };
     loop.self = loop;
     log.info({ loop, big: 2n ** 60n }, "y".repeat(1_000_000));
     expect(lines[0]?.length).toBeLessThan(200_000);

@@ -42,7 +42,7 @@ function redactObject(object: Record<string, unknown>, depth: number): Record<st
 
 function describeError(error: Error, depth: number): Record<string, unknown> {
   const causes: string[] = [];
-  for (let cause = error.cause; cause !== undefined && causes.length < CAUSES_MAX; ) {
+  for (let cause = error.cause; cause !== undefined && causes.length < CAUSES_MAX;) {
     causes.push(redactText(cause instanceof Error ? `${cause.name}: ${cause.message}` : String(cause)));
     cause = cause instanceof Error ? cause.cause : undefined;
   }

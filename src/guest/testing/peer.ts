@@ -10,7 +10,13 @@ export interface ReceivedFrame {
   readonly message: Fields;
 }
 
-export const WELCOME = { version: 2, agent: "fake/1", mode: "procbox", boot: "b1", features: ["exec", "files", "manifest"] };
+export const WELCOME = {
+  version: 2,
+  agent: "fake/1",
+  mode: "procbox",
+  boot: "b1",
+  features: ["exec", "files", "manifest"],
+};
 
 /** One accepted connection. */
 export class PeerConnection {
