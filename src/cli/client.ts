@@ -35,6 +35,7 @@ export class ApiClient {
 
   constructor(connection: Connection) {
     this.#connection = connection;
+    bypassProxy(connection.url);
   }
 
   /** Where it talks to, as people write it. */
@@ -67,6 +68,15 @@ export class ApiClient {
       if (error instanceof ApiError) throw error;
       throw new UnreachableError(`cannot reach the agent at ${this.address}: ${reasonOf(error)}`, { cause: error });
     }
+  }
+}
+
+/** A proxy of the environment cannot reach this host's own addresses, and has no business seeing the token. */
+function bypassProxy(url: string): void {
+  const { hostname } = new URL(url);
+  if (!["localhost", "[::1]"].includes(hostname) && !hostname.startsWith("127.")) return;
+  for (const name of ["NO_PROXY", "no_proxy"]) {
+    process.env[name] = [process.env[name], hostname.replace(/^\[|\]$/g, "")].filter(Boolean).join(",");
   }
 }
 

@@ -295,6 +295,19 @@ describe("the connection", () => {
     expect(done.status).toBe(3);
   });
 
+  test("a proxy of the environment is not asked for this host", async () => {
+    const proxy = startStub({});
+    const variables = { HTTP_PROXY: proxy.url, http_proxy: proxy.url, NO_PROXY: "example.org" };
+    const done = await fluxctl(["sandbox", "list"], { FLUXVM_URL: stub.url, FLUXVM_TOKEN: TOKEN, ...variables });
+    expect(done.status).toBe(0);
+    const path = join(directory, "proxied.sock");
+    const local = Bun.serve({ unix: path, fetch: () => Response.json({ items: [] }) });
+    expect((await fluxctl(["sandbox", "list", "--url", `unix:${path}`], variables)).status).toBe(0);
+    await local.stop(true);
+    expect(proxy.calls).toEqual([]);
+    await proxy.stop();
+  });
+
   test("no secret in a URL, no other scheme", async () => {
     for (const url of ["http://user:pass@127.0.0.1", "ftp://x", "not a url", "unix:relative"]) {
       const done = await fluxctl(["sandbox", "list", "--url", url]);
