@@ -41,6 +41,13 @@ test("metrics count by the template, the audit line has the path without its que
   expect(audit).toMatchObject([{ path: "/v1/vms/x", status: 204, actor: "anonymous", role: "none" }]);
 });
 
+test("methods that nobody knows share one metric", async () => {
+  const { exchanges, answered } = recorder();
+  const odd = new Request("http://127.0.0.1/", { method: "PROPFIND" });
+  await exchanges.run(odd, null, "unmatched", undefined, async () => new Response(null, { status: 405 }));
+  expect(answered).toEqual([["unmatched", "other", 405]]);
+});
+
 test("draining refuses new requests and lets the others end", async () => {
   const { exchanges } = recorder();
   const gate = Promise.withResolvers<Response>();

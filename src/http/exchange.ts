@@ -10,6 +10,9 @@ import type { Arrival } from "./pipeline.ts";
 /** The part of the server that a request's time limit needs; null when the app is called without a server. */
 export type ConnectionTimer = { timeout(request: Request, seconds: number): void } | null;
 
+/** Methods by their own name in metrics; a client can make up as many others as it likes. */
+const KNOWN_METHODS = new Set(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]);
+
 const REQUEST_ID_PATTERN = /^[A-Za-z0-9._:-]{1,128}$/;
 
 export class Exchanges {
@@ -71,7 +74,7 @@ export class Exchanges {
     startedAtMs: number,
   ): void {
     const durationMs = performance.now() - startedAtMs;
-    this.telemetry.answered(template, method, status, durationMs);
+    this.telemetry.answered(template, KNOWN_METHODS.has(method) ? method : "other", status, durationMs);
     this.telemetry.audit({
       actor: caller?.actor ?? "anonymous",
       role: caller?.role ?? "none",

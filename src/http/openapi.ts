@@ -79,14 +79,7 @@ function operation(route: Route, components: Record<string, unknown>): Document 
 }
 
 function responses(route: Route, components: Record<string, unknown>): Document {
-  const { status, schema, contentType } = route.success;
-  const result: Document = {
-    [status]: {
-      description: "success",
-      ...(schema === undefined ? {} : { content: json(schema, components) }),
-      ...(contentType === undefined ? {} : { content: { [contentType]: { schema: { type: "string" } } } }),
-    },
-  };
+  const result: Document = route.success === null ? {} : success(route.success, components);
   const codesByStatus = Map.groupBy(errorCodes(route), (code) => catalogue[code].status);
   for (const [errorStatus, codes] of [...codesByStatus].sort(([a], [b]) => a - b)) {
     const alternative = route.alternatives?.[errorStatus];
@@ -95,6 +88,12 @@ function responses(route: Route, components: Record<string, unknown>): Document 
     result[errorStatus] = { description: codes.join(", "), content: { "application/json": { schema: shape } } };
   }
   return result;
+}
+
+function success({ status, schema, contentType }: NonNullable<Route["success"]>, components: Record<string, unknown>) {
+  const text = contentType === undefined ? {} : { content: { [contentType]: { schema: { type: "string" } } } };
+  const body = schema === undefined ? text : { content: json(schema, components) };
+  return { [status]: { description: "success", ...body } };
 }
 
 function json(schema: TSchema, components: Record<string, unknown>): Document {

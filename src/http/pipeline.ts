@@ -126,6 +126,7 @@ function makeRateLimiter(auth: Config["auth"]): RateLimiter | null {
 }
 
 function render(route: Route, reply: JsonReply): StoredReply {
+  if (route.success === null) throw new Error(`${route.method} ${route.path} has no success`);
   return { status: route.success.status, body: reply === undefined ? "" : JSON.stringify(reply) };
 }
 

@@ -36,6 +36,14 @@ export interface RouteInput<Body, Query> {
 export type JsonReply = Json | object | undefined;
 export type Reply = JsonReply | Response;
 
+interface Success {
+  readonly status: 200 | 201 | 204;
+  /** Schema of the JSON body. */
+  readonly schema?: TSchema;
+  /** Content type of a body that is not JSON. */
+  readonly contentType?: string;
+}
+
 interface RouteSpec<Body extends TSchema, Query extends TObject> {
   readonly method: Method;
   /** Path template such as `/v1/vms/:id/stop`. */
@@ -52,7 +60,8 @@ interface RouteSpec<Body extends TSchema, Query extends TObject> {
   /** Bound on the body in bytes; `limits.jsonBodyMaxBytes` when unset. */
   readonly bodyMaxBytes?: number;
   readonly query?: Query;
-  readonly success: { readonly status: 200 | 201 | 204; readonly schema?: TSchema; readonly contentType?: string };
+  /** Null: every call is refused, with one of `errors`. */
+  readonly success: Success | null;
   /** Other statuses with their own schema, such as 503 of a readiness check. */
   readonly alternatives?: Readonly<Record<number, TSchema>>;
   /** Codes that this route answers beside those that follow from its marks. */

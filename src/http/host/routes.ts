@@ -3,7 +3,7 @@
 import { Type } from "@sinclair/typebox";
 import type { HttpDependencies } from "../dependencies.ts";
 import { defineRoute, type Route } from "../route.ts";
-import { listOf } from "../schema.ts";
+import { listOf, nullable } from "../schema.ts";
 
 const missingCapability = Type.Object({
   capability: Type.String(),
@@ -13,18 +13,28 @@ const missingCapability = Type.Object({
 
 const plugin = Type.Object(
   {
-    kind: Type.String(),
+    kind: nullable(Type.String({ description: "Null when a file could not be read as a plugin." })),
     id: Type.String(),
     summary: Type.String(),
-    state: Type.Union(["loaded", "skipped", "failed"].map((state) => Type.Literal(state))),
+    state: Type.Union(["loaded", "usable", "skipped", "failed"].map((state) => Type.Literal(state))),
     capabilities: Type.Array(Type.String()),
     missing: Type.Array(missingCapability),
-    source: Type.String(),
+    fault: nullable(Type.String()),
+    source: Type.String({ description: "built-in, or the path of the file." }),
   },
   { $id: "Plugin" },
 );
 
-const check = Type.Record(Type.String(), Type.Unknown(), { $id: "DoctorCheck" });
+const check = Type.Object(
+  {
+    id: Type.String(),
+    title: Type.String(),
+    state: Type.Union(["ok", "info", "warning", "failed"].map((state) => Type.Literal(state))),
+    found: Type.String(),
+    remedy: nullable(Type.String()),
+  },
+  { $id: "DoctorCheck" },
+);
 
 export function hostRoutes({ host }: HttpDependencies): readonly Route[] {
   return [

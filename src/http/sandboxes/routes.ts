@@ -1,5 +1,6 @@
 // Routes of sandboxes as a whole: create, list, show, change, delete, start, stop, pause, resume. A sandbox is a VM
 // record, so `/v1/vms/{id}` and `/v1/sandboxes/{id}` answer alike.
+import { AgentError } from "../../errors/agent-error.ts";
 import type { HttpDependencies } from "../dependencies.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { vmRecordSchema } from "../schema.ts";
@@ -125,5 +126,23 @@ function recordRoutes({ operations }: HttpDependencies, prefix: string): readonl
       },
     }),
     ...transitions,
+    snapshotRoute(prefix, tag),
   ];
+}
+
+/** The reference answers 501 for what only a guest with its own memory can do, and clients expect that. */
+function snapshotRoute(prefix: string, tag: string): Route {
+  return defineRoute({
+    method: "POST",
+    path: `${prefix}/snapshot`,
+    auth: "admin",
+    guard: "sandbox",
+    tag,
+    summary: "Answers 501: process sandboxes have no memory that could be kept.",
+    success: null,
+    errors: ["NOT_SUPPORTED"],
+    handler: () => {
+      throw new AgentError("NOT_SUPPORTED", "process sandboxes have no snapshots");
+    },
+  });
 }

@@ -8,6 +8,8 @@ import { RouteIndex } from "../route-index.ts";
 import { errorSchema } from "../schema.ts";
 import type { Answer } from "./harness.ts";
 
+type Success = NonNullable<Route["success"]>;
+
 /** What is answered where no route fits. */
 const ROUTELESS_CODES: readonly ErrorCode[] = [
   "ROUTE_NOT_FOUND",
@@ -25,7 +27,8 @@ export function checkResponse(routes: readonly Route[], method: string, path: st
   const route = routes.find((candidate) => candidate.method === wanted && matches(candidate, pathname));
   const where = `${method} ${path} answered ${answer.status}`;
   if (answer.headers.get("x-request-id") === null) throw new Error(`${where} without X-Request-Id`);
-  if (route !== undefined && answer.status === route.success.status) return checkSuccess(route, method, answer, where);
+  const success = route?.success ?? null;
+  if (success !== null && answer.status === success.status) return checkSuccess(success, method, answer, where);
   const alternative = route?.alternatives?.[answer.status];
   if (alternative !== undefined && Value.Check(alternative, answer.json)) return;
   if (method === "HEAD") return;
@@ -36,9 +39,9 @@ export function checkResponse(routes: readonly Route[], method: string, path: st
   if (!declared.includes(code)) throw new Error(`${where} with ${code}, which the document does not list`);
 }
 
-function checkSuccess(route: Route, method: string, answer: Answer, where: string): void {
-  const { schema, contentType = "application/json" } = route.success;
-  if (schema === undefined && route.success.contentType === undefined) {
+function checkSuccess(success: Success, method: string, answer: Answer, where: string): void {
+  const { schema, contentType = "application/json" } = success;
+  if (success.status === 204) {
     if (answer.text !== "") throw new Error(`${where} with a body`);
     return;
   }

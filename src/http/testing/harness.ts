@@ -1,6 +1,7 @@
 // The whole application on fakes. Every response that a test gets through `call` is checked against the OpenAPI document
 // of its route, so that the document cannot drift from what is answered.
 import { configSchema } from "../../config/schema.ts";
+import type { JsonObject } from "../../contracts/json.ts";
 import type { Logger } from "../../contracts/log.ts";
 import { createApp, type HttpApp } from "../app.ts";
 import type { AuditLine, HttpDependencies, ReadinessCheck } from "../dependencies.ts";
@@ -37,6 +38,17 @@ export interface Answer {
   /** The parsed body; undefined when it is not JSON. */
   readonly json: any;
 }
+
+const fakePlugin: JsonObject = {
+  kind: "backend",
+  id: "fake",
+  summary: "Answers without doing.",
+  state: "loaded",
+  capabilities: [],
+  missing: [],
+  fault: null,
+  source: "built-in",
+};
 
 export class Harness {
   readonly store = new MemoryStore();
@@ -88,10 +100,8 @@ export class Harness {
         metricsText: () => "# TYPE fluxvm_auth_deny_total counter\nfluxvm_auth_deny_total 0\n",
       },
       host: {
-        plugins: () => [
-          { kind: "backend", id: "fake", summary: "s", state: "loaded", capabilities: [], missing: [], source: "built-in" },
-        ],
-        doctor: async () => [{ name: "kernel", ok: true }],
+        plugins: () => [fakePlugin],
+        doctor: async () => [{ id: "kernel", title: "kernel", state: "ok", found: "6.18", remedy: null }],
         readiness: async () => this.checks,
       },
     };
