@@ -2,6 +2,7 @@
 import { loadConfig } from "../../config/load.ts";
 import type { CaseResult } from "../../conformance/case.ts";
 import type { PluginReport } from "../../registry/report.ts";
+import { pluginTypesText } from "../../registry/types.ts";
 import { type Command, EXIT } from "../command.ts";
 import { printable } from "../escape.ts";
 import { json } from "../json.ts";
@@ -33,6 +34,18 @@ function listTable(reports: readonly PluginReport[]): string {
   });
   return table(["KIND", "ID", "STATE", "SOURCE", "ABOUT"], rows);
 }
+
+const types: Command = {
+  path: ["plugin", "types"],
+  summary: "Print the TypeScript declarations of fluxvm/plugin, for plugin authors.",
+  arguments: [],
+  client: false,
+  options: [],
+  async run(_invocation, terminal) {
+    await terminal.out(pluginTypesText);
+    return EXIT.success;
+  },
+};
 
 const test: Command = {
   path: ["plugin", "test"],
@@ -96,4 +109,4 @@ function count(cases: readonly CaseResult[], outcome: CaseResult["outcome"]): nu
   return cases.filter((result) => result.outcome === outcome).length;
 }
 
-export const pluginCommands: readonly Command[] = [list, test];
+export const pluginCommands: readonly Command[] = [list, types, test];
