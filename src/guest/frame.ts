@@ -108,6 +108,7 @@ export class FrameParser {
     const taken = chunk.copy(partial, this.#filled, 0, partial.length - this.#filled);
     this.#filled += taken;
     if (this.#filled === partial.length) this.#complete(partial);
+    else if (this.#filled >= LENGTH_BYTES) checkedLength(partial);
     return chunk.subarray(taken);
   }
 
@@ -131,9 +132,14 @@ export class FrameParser {
 
 /** Size of the frame that begins with this header, checked. */
 function frameBytes(header: Buffer): number {
-  const length = header.readUInt32BE(0);
-  if (length < LENGTH_MIN || length > limits.frameMaxBytes) throw new ProtocolViolation(`a frame of ${length} bytes`);
+  const length = checkedLength(header);
   const kind = header[HEADER_BYTES - 1] ?? 0;
   if (kind < FrameKind.hello || kind > FrameKind.pong) throw new ProtocolViolation(`unknown frame kind ${kind}`);
   return LENGTH_BYTES + length;
+}
+
+function checkedLength(header: Buffer): number {
+  const length = header.readUInt32BE(0);
+  if (length < LENGTH_MIN || length > limits.frameMaxBytes) throw new ProtocolViolation(`a frame of ${length} bytes`);
+  return length;
 }

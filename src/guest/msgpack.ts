@@ -136,7 +136,7 @@ export class MsgpackReader {
     const map = Object.create(null) as Record<string, unknown>;
     for (let n = 0; n < entries; n++) {
       const key = this.value(DEPTH_MAX);
-      if (typeof key !== "string") throw new ProtocolViolation("a map key is not a string");
+      if (typeof key !== "string" || key in map) throw new ProtocolViolation("a map key is no string or comes twice");
       map[key] = this.value(depth + 1);
     }
     return map;
