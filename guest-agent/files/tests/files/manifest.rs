@@ -180,8 +180,7 @@ fn as_nobody<T: Send>(action: impl FnOnce() -> T + Send) -> T {
     let unprivileged = || {
         if rustix::process::geteuid().is_root() {
             let nobody = rustix::process::Uid::from_raw(65_534);
-            // SAFETY: only this thread and those it starts change, and none of them relies on being root.
-            unsafe { rustix::thread::set_thread_res_uid(nobody, nobody, nobody) }.unwrap();
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         }
         action()
     };

@@ -130,8 +130,7 @@ fn a_directory_without_the_right_to_write_is_respected() {
     let unprivileged = move || {
         if rustix::process::geteuid().is_root() {
             let nobody = rustix::process::Uid::from_raw(65_534);
-            // SAFETY: only this thread changes, and it does nothing else.
-            unsafe { rustix::thread::set_thread_res_uid(nobody, nobody, nobody) }.unwrap();
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         }
         write_file(&root, &request("/closed/file"), &mut &b"new"[..])
     };
