@@ -14,6 +14,8 @@ interface Step {
   readonly name: string;
   readonly argv: readonly string[];
   readonly count: "bun" | "cargo" | "one";
+  /** Folder to start in; cargo reads its build flags there. The repository's root when absent. */
+  readonly folder?: string;
   readonly timeoutMs: number;
 }
 
@@ -21,7 +23,8 @@ const ROOT = join(import.meta.dir, "..");
 const BUN = process.execPath;
 const MINUTE_MS = 60_000;
 
-const CARGO_TEST = ["--release", "--locked", "--workspace", "--manifest-path"] as const;
+const CARGO_TEST = ["cargo", "test", "--release", "--locked", "--workspace"] as const;
+const CARGO_FORMAT = ["cargo", "fmt", "--check", "--all"] as const;
 
 const TIERS: Readonly<Record<string, readonly Step[]>> = {
   check: [
@@ -32,18 +35,8 @@ const TIERS: Readonly<Record<string, readonly Step[]>> = {
       count: "one",
       timeoutMs: MINUTE_MS,
     },
-    {
-      name: "format (guest agent)",
-      argv: ["cargo", "fmt", "--check", "--all", "--manifest-path", "guest-agent/Cargo.toml"],
-      count: "one",
-      timeoutMs: MINUTE_MS,
-    },
-    {
-      name: "format (native)",
-      argv: ["cargo", "fmt", "--check", "--all", "--manifest-path", "native/Cargo.toml"],
-      count: "one",
-      timeoutMs: MINUTE_MS,
-    },
+    { name: "format (guest agent)", argv: CARGO_FORMAT, folder: "guest-agent", count: "one", timeoutMs: MINUTE_MS },
+    { name: "format (native)", argv: CARGO_FORMAT, folder: "native", count: "one", timeoutMs: MINUTE_MS },
     { name: "tidy", argv: bunTest("test/tidy.test.ts"), count: "bun", timeoutMs: 2 * MINUTE_MS },
   ],
   unit: [
@@ -55,18 +48,8 @@ const TIERS: Readonly<Record<string, readonly Step[]>> = {
     },
   ],
   rust: [
-    {
-      name: "guest agent",
-      argv: ["cargo", "test", ...CARGO_TEST, "guest-agent/Cargo.toml"],
-      count: "cargo",
-      timeoutMs: 15 * MINUTE_MS,
-    },
-    {
-      name: "host library",
-      argv: ["cargo", "test", ...CARGO_TEST, "native/Cargo.toml"],
-      count: "cargo",
-      timeoutMs: 10 * MINUTE_MS,
-    },
+    { name: "guest agent", argv: CARGO_TEST, folder: "guest-agent", count: "cargo", timeoutMs: 15 * MINUTE_MS },
+    { name: "host library", argv: CARGO_TEST, folder: "native", count: "cargo", timeoutMs: 10 * MINUTE_MS },
   ],
   system: [{ name: "system", argv: bunTest("test/system"), count: "bun", timeoutMs: 25 * MINUTE_MS }],
   bench: [
@@ -91,7 +74,7 @@ async function runStep(step: Step, full: boolean): Promise<Counts> {
   const started = performance.now();
   process.stderr.write(`── ${step.name}\n`);
   const child = Bun.spawn(argv, {
-    cwd: ROOT,
+    cwd: join(ROOT, step.folder ?? "."),
     env: { ...process.env, FLUXVM_TEST_FULL: full ? "1" : "" },
     stdout: "pipe",
     stderr: "pipe",

@@ -80,9 +80,10 @@ class ProcboxDriver {
         makeCgroups(layout, set, { memoryMib: spec.memory_mib, processesMax: spec.max_processes }),
       );
     }
-    const exitRecord = join(request.instanceDir, EXIT_RECORD_NAME);
-    await rm(exitRecord, { force: true });
     await mkdir(request.socketDir, { recursive: true, mode: 0o700 });
+    // Beside the socket, where the supervisor may write: the instance directory is the agent's alone.
+    const exitRecord = join(request.socketDir, EXIT_RECORD_NAME);
+    await rm(exitRecord, { force: true });
     const config = launchConfig(spec, options, {
       sandboxId: request.sandboxId,
       socket: join(request.socketDir, SOCKET_NAME),
@@ -114,7 +115,6 @@ class ProcboxDriver {
       identity: launcher.identity,
       enforcement: report.enforcement,
       socketDir: request.socketDir,
-      instanceDir: request.instanceDir,
       token: request.token,
       guest,
       exited: launcher.exited,
@@ -127,7 +127,6 @@ class ProcboxDriver {
       identity: request.identity,
       enforcement: null,
       socketDir: request.socketDir,
-      instanceDir: request.instanceDir,
       token: request.token,
       guest: this.#context.guest,
     });

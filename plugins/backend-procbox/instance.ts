@@ -20,7 +20,6 @@ export interface InstanceOptions {
   readonly identity: ProcessIdentity;
   readonly enforcement: JsonObject | null;
   readonly socketDir: string;
-  readonly instanceDir: string;
   readonly token: string;
   readonly guest: GuestConnector;
   /** Resolves when the agent's own child ended; absent for an adopted sandbox, which is watched by identity. */
@@ -98,7 +97,7 @@ export class ProcboxInstance implements Instance {
     this.#gone = true;
     const channel = await this.#channel?.catch(() => null);
     channel?.close();
-    return readEnd(this.#options.instanceDir);
+    return readEnd(this.#options.socketDir);
   }
 }
 
@@ -110,9 +109,9 @@ function unrefSleep(ms: number): Promise<void> {
 }
 
 /** The supervisor's own account of the end, or what its absence means: it was killed before it could write one. */
-async function readEnd(instanceDir: string): Promise<InstanceEnd> {
+async function readEnd(socketDir: string): Promise<InstanceEnd> {
   try {
-    const record = JSON.parse(await readFile(join(instanceDir, EXIT_RECORD_NAME), "utf8")) as Record<string, unknown>;
+    const record = JSON.parse(await readFile(join(socketDir, EXIT_RECORD_NAME), "utf8")) as Record<string, unknown>;
     return { reason: String(record.reason).slice(0, 500), atUnixMs: Number(record.ended_at_unix_ms) };
   } catch {
     return { reason: "the supervisor was killed", atUnixMs: Date.now() };

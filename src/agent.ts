@@ -1,0 +1,179 @@
+// The composition root: what is wired to what, in the order in which an agent starts, and the reverse at its end.
+// Nothing listens before the state is locked, read and reconciled with what lives on the host.
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import packageJson from "../package.json" with { type: "json" };
+import { FileLock } from "../ffi/host/files.ts";
+import { builtInPlugins } from "../plugins/index.ts";
+import { openTelemetry } from "./agent-telemetry.ts";
+import { limits } from "./config/limits.ts";
+import type { Config } from "./config/schema.ts";
+import type { JsonObject } from "./contracts/json.ts";
+import type { Logger } from "./contracts/log.ts";
+import type { HostFacts, PluginKind } from "./contracts/plugin.ts";
+import { examine } from "./doctor/doctor.ts";
+import { AgentError } from "./errors/agent-error.ts";
+import { createGuestConnector } from "./guest/connector.ts";
+import { createApp } from "./http/app.ts";
+import { prepareNativeFiles } from "./native-files.ts";
+import { discoverExternal } from "./registry/external.ts";
+import { type Registry, startRegistry } from "./registry/registry.ts";
+import { systemClock } from "./sandbox/clock.ts";
+import { createCore } from "./sandbox/core.ts";
+import { CRASH_POINTS, type CrashHook } from "./sandbox/crash-points.ts";
+import type { CoreSettings } from "./sandbox/dependencies.ts";
+import { openStore } from "./state/store.ts";
+import { EventBus } from "./telemetry/events.ts";
+import { createLogger } from "./telemetry/log.ts";
+
+export interface RunningAgent {
+  /** `http://127.0.0.1:7788`, `https://…` or `unix:/path`. */
+  readonly url: string;
+  /** Resolves when the agent cannot go on and has to be restarted. */
+  readonly failed: Promise<AgentError>;
+  /** Stops listening, lets go of every sandbox without ending it, and closes the state. */
+  stop(): Promise<void>;
+}
+
+/** Starts the agent. Rejects with an `AgentError` and holds nothing when it cannot. */
+export async function startAgent({ config }: { config: Config }): Promise<RunningAgent> {
+  const log = createLogger({ level: config.log_level });
+  await using starting = new AsyncDisposableStack();
+  await makeDirectories(config);
+  const host = await prepareNativeFiles(config, join(config.state_dir, "bin"));
+  await takeLocks(config, starting);
+
+  const store = await openStore({ stateDir: config.state_dir, log });
+  starting.defer(() => store.close());
+  const telemetry = await openTelemetry(config, log, () => core.census());
+  starting.defer(() => telemetry.close());
+  const registry = await startRegistry({
+    registrations: [
+      ...builtInPlugins.map((definition) => ({ source: "built-in", definition })),
+      ...(await discoverExternal(config.plugins_dir, host.uid)),
+    ],
+    host,
+    optionsOf: pluginOptions(config),
+    guest: createGuestConnector(),
+    log,
+  });
+  starting.defer(() => registry.close());
+
+  const events = new EventBus(store);
+  const core = createCore({
+    store,
+    backends: new Map(registry.list("backend").map(({ id, instance }) => [id, instance])),
+    storage: firstStorage(registry),
+    changeSets: registry.list("change-set").map(({ instance }) => instance),
+    dataplanes: new Map(registry.list("dataplane").map(({ id, instance }) => [id, instance])),
+    settings: coreSettings(config, host),
+    clock: systemClock,
+    log,
+    metrics: telemetry.core,
+    publish: (event) => events.publish(event),
+    crashPoint: crashHook(log),
+  });
+  const reconciled = await core.reconcile();
+  log.info({ ...reconciled }, "state reconciled with the host");
+  starting.defer(() => core.shutdown(limits.shutdownBudgetMs));
+
+  const app = createApp({
+    config,
+    version: packageJson.version,
+    operations: core.operations,
+    store,
+    telemetry: telemetry.http,
+    host: {
+      plugins: () => registry.report().map((report) => ({ ...report }) as unknown as JsonObject),
+      doctor: async () => (await examineHere(config, registry)) as unknown as JsonObject[],
+      readiness: async () => readiness(registry),
+    },
+  });
+  const server = await app.listen();
+  core.startReaper();
+  log.info({ url: server.url, version: packageJson.version }, "listening");
+
+  const running = starting.move();
+  return {
+    url: server.url,
+    failed: store.failed,
+    async stop() {
+      await server.stop(limits.shutdownBudgetMs);
+      await running.disposeAsync();
+      log.info({}, "stopped");
+    },
+  };
+}
+
+async function makeDirectories(config: Config): Promise<void> {
+  const directories = [config.state_dir, join(config.state_dir, "instances"), config.run_dir];
+  for (const directory of [...directories, join(config.run_dir, "sandboxes")]) {
+    await mkdir(directory, { recursive: true, mode: 0o700 }).catch((cause: unknown) => {
+      throw new AgentError("CONFIG_INVALID", `cannot make the directory ${directory}`, { cause });
+    });
+  }
+}
+
+/** One agent per state directory and per run directory; the kernel drops the locks with the process. */
+async function takeLocks(config: Config, stack: AsyncDisposableStack): Promise<void> {
+  for (const directory of [config.state_dir, config.run_dir]) {
+    const lock = await FileLock.take(join(directory, "agent.lock"));
+    if (lock === null) throw new AgentError("STATE_LOCKED", `another agent uses ${directory}`);
+    stack.use(lock);
+  }
+}
+
+/** Options of a plugin: the sections that the configuration has for built-ins, else `[plugins.<kind>.<id>]`. */
+export function pluginOptions(config: Config): (kind: PluginKind, id: string) => unknown {
+  const port = Number(/:(\d+)$/.exec(config.listen)?.[1] ?? 0);
+  const sections: Readonly<Record<string, unknown>> = {
+    "backend/procbox": { ...config.sandbox.procbox, reserved_ports: port > 0 ? [port] : [] },
+    "storage/btrfs": config.storage.pool_size_mib === null ? {} : { pool_size_mib: config.storage.pool_size_mib },
+  };
+  return (kind, id) => sections[`${kind}/${id}`] ?? config.plugins[kind][id];
+}
+
+function firstStorage(registry: Registry) {
+  const [storage] = registry.list("storage");
+  if (storage === undefined) throw new AgentError("CAPABILITY_MISSING", "no storage plugin can be used on this host");
+  return storage.instance;
+}
+
+function coreSettings(config: Config, host: HostFacts): CoreSettings {
+  const { uid_base, uid_count } = config.sandbox.procbox;
+  return {
+    instancesDir: host.instancesDir,
+    runDir: config.run_dir,
+    sandboxesMax: config.limits.sandboxes_max,
+    vmsMaxPerToken: config.auth.max_vms_per_token,
+    memoryMibMaxPerToken: config.auth.max_memory_mib_per_token,
+    leaseRanges: { uid: { first: uid_base, count: uid_count } },
+    reaperIntervalMs: config.reaper_interval_secs * 1000,
+  };
+}
+
+async function examineHere(config: Config, registry: Registry) {
+  const { landlockAbi } = await import("../ffi/host/landlock.ts");
+  return examine({ config, plugins: registry.report(), landlockAbi: landlockAbi() });
+}
+
+function readiness(registry: Registry) {
+  return registry
+    .report()
+    .filter(({ state }) => state === "failed")
+    .map(({ kind, id, fault }) => ({ name: `${kind ?? "plugin"}/${id}`, ok: false, reason: fault ?? "failed" }))
+    .concat([{ name: "state", ok: true, reason: "" }]);
+}
+
+/** Ends the agent at a named step, for the tests that prove what a crash there leaves. Does nothing by default. */
+function crashHook(log: Logger): CrashHook {
+  const wanted = process.env.FLUXVM_TEST_CRASH_AT;
+  if (wanted === undefined || wanted === "") return () => {};
+  const point = CRASH_POINTS.find((name) => name === wanted);
+  if (point === undefined) throw new AgentError("CONFIG_INVALID", `FLUXVM_TEST_CRASH_AT names no step: ${wanted}`);
+  return (reached) => {
+    if (reached !== point) return;
+    log.warn({ point }, "ending at a step, as asked by a test");
+    process.kill(process.pid, "SIGKILL");
+  };
+}

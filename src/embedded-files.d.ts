@@ -1,0 +1,10 @@
+// Types of the native files that are embedded in the binary: importing one gives its path.
+declare module "*/fluxvm-guest-agent" {
+  const path: string;
+  export default path;
+}
+
+declare module "*/libfluxvm_host.so" {
+  const path: string;
+  export default path;
+}
