@@ -2,13 +2,12 @@
 import type { ChangeSetMethod } from "../contracts/change-set.ts";
 import type { GuestChannel, GuestConnector } from "../contracts/channel.ts";
 import type { Logger } from "../contracts/log.ts";
-import type { HostFacts, MissingCapability, PluginDefinition, PluginKind } from "../contracts/plugin.ts";
+import type { HostFacts, InstanceOf, MissingCapability, PluginDefinition, PluginKind } from "../contracts/plugin.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { checkDefinition } from "../registry/definition.ts";
 import { guardInstance, pluginName } from "../registry/faults.ts";
 import { checkInstance } from "../registry/instance.ts";
 import { describeIssues, runProbe } from "../registry/probe.ts";
-import type { InstanceOf } from "../registry/registry.ts";
 import { backendCases } from "./backend.ts";
 import { type CaseResult, type ConformanceCase, runCase } from "./case.ts";
 import { changeSetCases } from "./change-set.ts";

@@ -1,7 +1,11 @@
 // What a plugin is: a value with a kind, an id, options, a probe and an init. The registry is the only caller.
 import type { ZodType } from "zod";
+import type { Backend } from "./backend.ts";
+import type { ChangeSetMethod } from "./change-set.ts";
 import type { GuestConnector } from "./channel.ts";
+import type { Dataplane } from "./dataplane.ts";
 import type { Logger } from "./log.ts";
+import type { Storage } from "./storage.ts";
 
 /** Raised by one whenever a contract in this folder changes in a way that breaks a plugin. */
 export const CONTRACT_VERSION = 1;
@@ -9,6 +13,14 @@ export const CONTRACT_VERSION = 1;
 /** The four kinds of plugin; see `backend.ts`, `dataplane.ts`, `change-set.ts` and `storage.ts`. */
 export const PLUGIN_KINDS = ["backend", "dataplane", "change-set", "storage"] as const;
 export type PluginKind = (typeof PLUGIN_KINDS)[number];
+
+/** What `init` answers, by kind. */
+export interface InstanceOf {
+  readonly backend: Backend;
+  readonly dataplane: Dataplane;
+  readonly "change-set": ChangeSetMethod;
+  readonly storage: Storage;
+}
 
 /** Something that a plugin could do on another host: what is missing here, why, and what an operator does about it. */
 export interface MissingCapability {
@@ -64,7 +76,7 @@ export interface PluginDefinition<Kind extends PluginKind = PluginKind, Options 
 }
 
 /** Identity function that checks a definition's type where it is written. */
-export function definePlugin<Kind extends PluginKind, Options, Instance>(
+export function definePlugin<Kind extends PluginKind, Options, Instance extends InstanceOf[Kind]>(
   definition: PluginDefinition<Kind, Options, Instance>,
 ): PluginDefinition<Kind, Options, Instance> {
   return definition;

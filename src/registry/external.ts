@@ -110,7 +110,7 @@ function isAvailable(specifier: string): boolean {
 
 /** The first of the parser's messages, with its position when there is one. */
 function syntaxProblem(error: unknown): string {
-  const first: unknown = error instanceof AggregateError ? error.errors[0] : undefined;
+  const first: unknown = error instanceof AggregateError ? error.errors[0] : error;
   if (typeof first !== "object" || first === null) return firstLine(error);
   const position = Reflect.get(first, "position") as { line?: number; column?: number } | null | undefined;
   const where = position?.line === undefined ? "" : `line ${position.line}, column ${position.column}: `;

@@ -1,6 +1,5 @@
 // Checks that what `init` answered has the methods of its kind, so that a wrong plugin fails at start and not later.
-import type { PluginKind } from "../contracts/plugin.ts";
-import type { InstanceOf } from "./registry.ts";
+import type { InstanceOf, PluginKind } from "../contracts/plugin.ts";
 
 const methods: Readonly<Record<PluginKind, readonly string[]>> = {
   backend: ["plan", "launch"],

@@ -1,13 +1,10 @@
 // The registry: takes registrations (built-in values and external files), checks, probes and initialises them in order,
 // and hands them to the core by kind. It is the only caller of `probe` and `init`.
 import type { Backend } from "../contracts/backend.ts";
-import type { ChangeSetMethod } from "../contracts/change-set.ts";
 import type { GuestConnector } from "../contracts/channel.ts";
-import type { Dataplane } from "../contracts/dataplane.ts";
 import type { Logger } from "../contracts/log.ts";
-import type { HostFacts, PluginDefinition, PluginKind, ProbeReport } from "../contracts/plugin.ts";
+import type { HostFacts, InstanceOf, PluginDefinition, PluginKind, ProbeReport } from "../contracts/plugin.ts";
 import type { Release } from "../contracts/resource.ts";
-import type { Storage } from "../contracts/storage.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import { checkDefinition } from "./definition.ts";
 import { asPluginFault, guardInstance, pluginName, withDeadline } from "./faults.ts";
@@ -17,14 +14,6 @@ import type { PluginReport } from "./report.ts";
 
 const PROBE_DEADLINE_MS = 10_000;
 const INIT_DEADLINE_MS = 120_000;
-
-/** The instance type of each kind. */
-export interface InstanceOf {
-  readonly backend: Backend;
-  readonly dataplane: Dataplane;
-  readonly "change-set": ChangeSetMethod;
-  readonly storage: Storage;
-}
 
 /** A candidate: a definition that is yet to be checked, or a file that was refused before it could run. */
 export type Registration =
