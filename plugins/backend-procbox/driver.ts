@@ -7,6 +7,7 @@ import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from
 import type { JsonObject } from "../../src/contracts/json.ts";
 import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
+import { claimUids } from "./claim.ts";
 import { type CgroupHost, cgroupData, findCgroups, makeCgroups, planCgroups, removeCgroups } from "./cgroup.ts";
 import { EXIT_RECORD_NAME, ProcboxInstance, SOCKET_NAME } from "./instance.ts";
 import { ask, startLauncher } from "./launcher.ts";
@@ -27,6 +28,10 @@ export async function createDriver(context: PluginContext<ProcboxOptions>): Prom
   const executable = host.guestAgentPath;
   if (executable === null) throw new AgentError("CAPABILITY_MISSING", "this build has no guest agent");
   const isRoot = host.uid === 0;
+  if (isRoot && options.enabled && options.uid_count > 0) {
+    // Twice: the sandboxes' uids, and right above them those of their supervisors.
+    await claimUids({ stateDir: host.stateDir, firstUid: options.uid_base, count: 2 * options.uid_count });
+  }
   const cgroups = isRoot ? await findCgroups() : null;
   const driver = new ProcboxDriver(context, executable, cgroups);
   return {
