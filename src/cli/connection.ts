@@ -1,6 +1,5 @@
 // Where the agent is and how a command proves who it is. A token comes from the environment, from a file that is named,
 // or, when no address is named either, from this host's own configuration; it is never an argument.
-import { loadConfig } from "../config/load.ts";
 import { type ListenAddress, parseListen } from "../config/listen.ts";
 import type { Config } from "../config/schema.ts";
 import { type Invocation, UsageError } from "./command.ts";
@@ -32,6 +31,7 @@ export async function resolveConnection(
   if (named !== undefined) return { ...parseUrl(named), token: checkToken(token), tls: await readTls(files) };
 
   // The configured token goes to the configured address only, never to an address that someone named.
+  const { loadConfig } = await import("../config/load.ts");
   const { config } = await loadConfig(invocation.text("config"), environment);
   const ca = files.ca ?? config.tls.cert ?? undefined;
   return {

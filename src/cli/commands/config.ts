@@ -1,6 +1,4 @@
 // `fluxctl config …`: judges a configuration file, or shows what is in force without its secrets.
-import { loadConfig } from "../../config/load.ts";
-import { redacted } from "../../config/redact.ts";
 import { type Command, EXIT } from "../command.ts";
 import { json } from "../json.ts";
 
@@ -12,6 +10,7 @@ const check: Command = {
   options: [],
   async run(invocation, terminal) {
     const named = invocation.optionalArgument("FILE") ?? invocation.text("config");
+    const { loadConfig } = await import("../../config/load.ts");
     const { path, warnings } = await loadConfig(named, terminal.environment);
     for (const warning of warnings) await terminal.err(`warning: ${warning}\n`);
     const text = path === null ? "no configuration file; every key is at its default\n" : `${path}: ok\n`;
@@ -27,6 +26,10 @@ const show: Command = {
   client: false,
   options: [],
   async run(invocation, terminal) {
+    const [{ loadConfig }, { redacted }] = await Promise.all([
+      import("../../config/load.ts"),
+      import("../../config/redact.ts"),
+    ]);
     const { config, path } = await loadConfig(invocation.text("config"), terminal.environment);
     const shown = redacted(config);
     if (invocation.output === "json") await terminal.out(json(shown));

@@ -1,8 +1,7 @@
 // `fluxctl doctor`: what this host can do, and what to do about what it cannot.
-import { loadConfig } from "../../config/load.ts";
-import { type Config, configSchema } from "../../config/schema.ts";
+import type { Config } from "../../config/schema.ts";
 import type { FindingState } from "../../doctor/check.ts";
-import { type CheckReport, examine } from "../../doctor/doctor.ts";
+import type { CheckReport } from "../../doctor/doctor.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
 import { type Command, EXIT, type Invocation } from "../command.ts";
 import { printable } from "../escape.ts";
@@ -34,6 +33,7 @@ async function configuration(
   terminal: Terminal,
 ): Promise<{ config: Config; report: CheckReport }> {
   const base = { id: "configuration", title: "configuration" };
+  const { loadConfig } = await import("../../config/load.ts");
   try {
     const { config, path, warnings } = await loadConfig(invocation.text("config"), terminal.environment);
     const [first, ...more] = warnings;
@@ -47,6 +47,7 @@ async function configuration(
   } catch (error) {
     const { message } = asAgentError(error);
     const found = message.split("\n")[0] ?? message;
+    const { configSchema } = await import("../../config/schema.ts");
     return {
       config: configSchema.parse({}),
       report: { ...base, state: "failed", found, remedy: "see fluxctl config check" },
@@ -55,8 +56,8 @@ async function configuration(
 }
 
 async function checks(config: Config): Promise<readonly CheckReport[]> {
+  const { examine } = await import("../../doctor/doctor.ts");
   try {
-    // Loaded only here: most commands need no native library.
     const { kernelLandlockAbi, probeHost, withHostFacts } = await import("../host.ts");
     return await withHostFacts(config, async (facts) => {
       const plugins = await probeHost(config, facts);

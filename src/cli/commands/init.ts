@@ -4,8 +4,7 @@ import { constants } from "node:fs";
 import { mkdir, open, rename, rm } from "node:fs/promises";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
-import { defaultConfigPath } from "../../config/load.ts";
-import { type Settings, starterConfig } from "../../config/render.ts";
+import type { Settings } from "../../config/render.ts";
 import { type Command, EXIT, UsageError } from "../command.ts";
 import { json } from "../json.ts";
 
@@ -22,8 +21,13 @@ export const initCommand: Command = {
   client: false,
   options: [{ name: "force", description: "Replace a file that exists." }],
   async run(invocation, terminal) {
+    const [{ defaultConfigPath }, { starterConfig }] = await Promise.all([
+      import("../../config/load.ts"),
+      import("../../config/render.ts"),
+    ]);
     const environment = terminal.environment;
-    const file = invocation.text("config") ?? (environment.FLUXVM_CONFIG || defaultConfigPath(environment));
+    const usual = environment.FLUXVM_CONFIG || defaultConfigPath(environment);
+    const file = invocation.text("config") ?? usual;
     const token = randomBytes(TOKEN_BYTES).toString("base64url");
     const text = starterConfig(token, { "sandbox.procbox.enabled": true, ...ownDirectories(environment) });
     await mkdir(dirname(file), { recursive: true, mode: 0o755 });
@@ -31,15 +35,11 @@ export const initCommand: Command = {
     await terminal.out(
       invocation.output === "json"
         ? json({ path: file })
-        : `wrote ${file}\nnext: fluxctl serve${isDefault(file, environment) ? "" : ` --config ${file}`}\n`,
+        : `wrote ${file}\nnext: fluxctl serve${file === usual ? "" : ` --config ${file}`}\n`,
     );
     return EXIT.success;
   },
 };
-
-function isDefault(file: string, environment: NodeJS.ProcessEnv): boolean {
-  return file === (environment.FLUXVM_CONFIG || defaultConfigPath(environment));
-}
 
 /** An ordinary user cannot write the system's directories. */
 function ownDirectories(environment: NodeJS.ProcessEnv): Settings {

@@ -1,7 +1,6 @@
 // `fluxctl install` and `fluxctl uninstall`.
 import { randomBytes } from "node:crypto";
 import { resolve } from "node:path";
-import { starterConfig } from "../../config/render.ts";
 import { type Command, EXIT, type Invocation, type OptionSpec, UsageError } from "../command.ts";
 import { installSteps, PLACES, type Step, systemdRuns, uninstallSteps } from "../installation.ts";
 import { json } from "../json.ts";
@@ -26,6 +25,7 @@ const install: Command = {
     { name: "program", value: "FILE", description: "Install this file as the program." },
   ],
   async run(invocation, terminal) {
+    const { starterConfig } = await import("../../config/render.ts");
     const root = rootOf(invocation);
     const steps = await installSteps({
       root,

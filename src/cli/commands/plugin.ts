@@ -1,5 +1,4 @@
 // `fluxctl plugin …`: what plugins there are on this host, what they may import, and whether one keeps its contract.
-import { loadConfig } from "../../config/load.ts";
 import type { CaseResult } from "../../conformance/case.ts";
 import type { PluginReport } from "../../registry/report.ts";
 import { pluginTypesText } from "../../registry/types.ts";
@@ -19,8 +18,11 @@ const list: Command = {
   client: false,
   options: [],
   async run(invocation, terminal) {
+    const [{ loadConfig }, { probeHost, withHostFacts }] = await Promise.all([
+      import("../../config/load.ts"),
+      import("../host.ts"),
+    ]);
     const { config } = await loadConfig(invocation.text("config"), terminal.environment);
-    const { probeHost, withHostFacts } = await import("../host.ts");
     const reports = await withHostFacts(config, (facts) => probeHost(config, facts));
     await terminal.out(invocation.output === "json" ? json({ items: reports }) : listTable(reports));
     return EXIT.success;
@@ -56,15 +58,22 @@ const test: Command = {
   client: false,
   options: [],
   async run(invocation, terminal) {
+    const [
+      { loadConfig },
+      { withHostFacts },
+      { withHostGuest },
+      { runConformance },
+      { importPluginFile },
+      { createGuestConnector },
+    ] = await Promise.all([
+      import("../../config/load.ts"),
+      import("../host.ts"),
+      import("../host-guest.ts"),
+      import("../../conformance/run.ts"),
+      import("../../registry/external.ts"),
+      import("../../guest/connector.ts"),
+    ]);
     const { config } = await loadConfig(invocation.text("config"), terminal.environment);
-    const [{ withHostFacts }, { withHostGuest }, { runConformance }, { importPluginFile }, { createGuestConnector }] =
-      await Promise.all([
-        import("../host.ts"),
-        import("../host-guest.ts"),
-        import("../../conformance/run.ts"),
-        import("../../registry/external.ts"),
-        import("../../guest/connector.ts"),
-      ]);
     const { definition, conformance } = await importPluginFile(invocation.argument("FILE"));
     const human = invocation.output === "table";
     const printed: Promise<void>[] = [];

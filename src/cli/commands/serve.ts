@@ -1,5 +1,4 @@
 // `fluxctl serve`: runs the agent until a signal ends it.
-import { loadConfig } from "../../config/load.ts";
 import { type Command, EXIT } from "../command.ts";
 
 const SIGNALS = ["SIGTERM", "SIGINT"] as const;
@@ -16,10 +15,10 @@ export const serveCommand: Command = {
   client: false,
   options: [],
   async run(invocation, terminal) {
+    const { loadConfig } = await import("../../config/load.ts");
     const { config, warnings } = await loadConfig(invocation.text("config"), terminal.environment);
     for (const warning of warnings) await terminal.err(`fluxctl: warning: ${warning}\n`);
     const signalled = firstSignal();
-    // Loaded only here: the other commands start in a fraction of the time.
     const { startAgent } = await import("../../agent.ts");
     const agent = await startAgent({ config });
     await terminal.out(`listening on ${agent.url}\n`);
