@@ -1,5 +1,7 @@
 // `fluxctl serve`: runs the agent until a signal ends it.
+import type { RunningAgent } from "../../agent.ts";
 import { type Command, EXIT } from "../command.ts";
+import type { Terminal } from "../terminal.ts";
 
 const SIGNALS = ["SIGTERM", "SIGINT"] as const;
 /** What a shell reports for a process that SIGTERM or SIGINT killed. */
@@ -18,18 +20,29 @@ export const serveCommand: Command = {
     const { loadConfig } = await import("../../config/load.ts");
     const { config, warnings } = await loadConfig(invocation.text("config"), terminal.environment);
     for (const warning of warnings) await terminal.err(`fluxctl: warning: ${warning}\n`);
-    const signalled = firstSignal();
-    const { startAgent } = await import("../../agent.ts");
-    const agent = await startAgent({ config });
-    await terminal.out(`listening on ${agent.url}\n`);
-    const failure = await Promise.race([signalled, agent.failed]);
-    await agent.stop();
-    if (failure !== undefined) throw failure;
-    return EXIT.success;
+    return runUntilSignal(async () => {
+      const { startAgent } = await import("../../agent.ts");
+      return startAgent({ config });
+    }, terminal);
   },
 };
 
-/** Resolves at the first signal, also one that comes while the agent is starting; the second ends the process. */
+/**
+ * Starts an agent and stops it at the first signal, also at one that comes while it is starting, or when it cannot go
+ * on; that failure is thrown, so that whoever watches the process starts it again.
+ */
+export async function runUntilSignal(start: () => Promise<RunningAgent>, terminal: Terminal): Promise<number> {
+  const signalled = firstSignal();
+  const agent = await start();
+  // A reader that has gone away is no reason to end.
+  await terminal.out(`listening on ${agent.url}\n`).catch(() => undefined);
+  const failure = await Promise.race([signalled, agent.failed]);
+  await agent.stop();
+  if (failure !== undefined) throw failure;
+  return EXIT.success;
+}
+
+/** Resolves at the first signal; the second ends the process. */
 function firstSignal(): Promise<void> {
   return new Promise((resolve) => {
     let signals = 0;
