@@ -18,6 +18,7 @@ const UNMATCHED = "unmatched";
 /** What Elysia's router hands over; `params` is missing on paths without one, an `id` that does not decode is null. */
 interface RouterContext {
   readonly request: Request;
+  readonly path: string;
   readonly params?: { readonly id?: string | null };
   readonly server: ConnectionTimer;
 }
@@ -39,10 +40,10 @@ export function createApp(dependencies: HttpDependencies): HttpApp {
 
   const app = new Elysia({ name: "fluxvm", strictPath: true, normalize: false, systemRouter: false });
   // First, because Elysia applies an error hook only to what is registered after it.
-  app.onError(({ code, error, request }) =>
-    exchanges.run(request, app.server, UNMATCHED, undefined, async (arrival) => {
+  app.onError(({ code, error, request, path }) =>
+    exchanges.run(request, app.server, { template: UNMATCHED, path }, async (arrival) => {
       if (code !== "NOT_FOUND") throw error;
-      const methods = index.methods(arrival.path);
+      const methods = index.methods(arrival.url.pathname);
       pipeline.admit(arrival, methods.isOpen);
       if (methods.allow.length === 0) throw new AgentError("ROUTE_NOT_FOUND");
       throw new AgentError("METHOD_NOT_ALLOWED", undefined, { details: { allow: methods.allow } });
@@ -52,11 +53,13 @@ export function createApp(dependencies: HttpDependencies): HttpApp {
     app.route(
       route.method,
       route.path,
-      ({ request, params, server }: RouterContext) =>
-        exchanges.run(request, server, route.path, params?.id, (arrival) => pipeline.serve(route, arrival)),
+      ({ request, server, path, params }: RouterContext) => {
+        const routed = { template: route.path, path, id: params?.id };
+        return exchanges.run(request, server, routed, (arrival) => pipeline.serve(route, arrival));
+      },
       // The pipeline reads bodies itself, bounded and only after it knows who is calling.
       { parse: "none" },
     );
   }
-  return { app, routes, listen: () => listen(app, dependencies.config, () => exchanges.drain()) };
+  return { app, routes, listen: () => listen(app, dependencies.config, exchanges) };
 }

@@ -10,8 +10,21 @@ import type { Arrival } from "./pipeline.ts";
 /** The part of the server that a request's time limit needs; null when the app is called without a server. */
 export type ConnectionTimer = { timeout(request: Request, seconds: number): void } | null;
 
+/** Completes the target of an HTTP/1.0 request without a Host header, which is a path alone. */
+const NO_HOST = "http://host.invalid";
+
 /** Methods by their own name in metrics; a client can make up as many others as it likes. */
 const KNOWN_METHODS = new Set(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]);
+
+/** What the router made of a request. */
+export interface Routed {
+  /** Path template of the route, for metrics. */
+  readonly template: string;
+  /** The path that was matched against the routes. */
+  readonly path: string;
+  /** The decoded id of the path: missing where there is none, null where it does not decode. */
+  readonly id?: string | null;
+}
 
 const REQUEST_ID_PATTERN = /^[A-Za-z0-9._:-]{1,128}$/;
 
@@ -25,30 +38,33 @@ export class Exchanges {
     this.#isDraining = true;
   }
 
-  /**
-   * Runs one request. `template` is the route's path template for metrics; `id` the path's decoded id. Never rejects.
-   */
+  /** The response for a failure outside of any request's steps, such as one of the server itself. */
+  failed(error: unknown): Response {
+    return errorResponse(error, this.telemetry.log, "none");
+  }
+
+  /** Runs one request; never rejects. */
   async run(
     request: Request,
     timer: ConnectionTimer,
-    template: string,
-    id: string | null | undefined,
+    routed: Routed,
     answer: (arrival: Arrival) => Promise<Response>,
   ): Promise<Response> {
     const startedAtMs = performance.now();
     const requestId = chooseRequestId(request);
-    const url = new URL(request.url);
+    const url = new URL(request.url, NO_HOST);
     let caller: Caller | null = null;
     // Bun's idle time would end a request whose answer takes long; while one is handled, the steps have their own limits.
     timer?.timeout(request, 0);
     let response: Response;
     try {
       if (this.#isDraining) throw new AgentError("SHUTTING_DOWN");
+      // The router and the audit line must speak of the same path.
+      if (routed.path !== url.pathname) throw new AgentError("BAD_REQUEST", "the request target is not in normal form");
       response = await answer({
         request,
-        id,
-        path: url.pathname,
-        query: url.searchParams,
+        id: routed.id,
+        url,
         identified: (found) => {
           caller = found;
         },
@@ -60,7 +76,7 @@ export class Exchanges {
     response.headers.set("x-request-id", requestId);
     response.headers.set("x-content-type-options", "nosniff");
     response.headers.set("cache-control", "no-store");
-    this.#report(request.method, url.pathname, template, response.status, caller, requestId, startedAtMs);
+    this.#report(request.method, url.pathname, routed.template, response.status, caller, requestId, startedAtMs);
     return response;
   }
 

@@ -7,6 +7,7 @@ import type { Config } from "../config/schema.ts";
 import { limits } from "../config/limits.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { isLoopbackListen } from "./auth.ts";
+import type { Exchanges } from "./exchange.ts";
 
 type ListenConfig = Pick<Config, "listen" | "auth" | "tls">;
 
@@ -25,8 +26,8 @@ const SOCKET_UMASK = 0o177;
 /** Bodies are bounded by the routes, which answer with JSON; Bun's own answer would be empty. */
 const BUN_BODY_MAX_BYTES = Number.MAX_SAFE_INTEGER;
 
-/** Listens; rejects with `CONFIG_INVALID`. `drain` is called when the server starts to stop. */
-export async function listen(app: Elysia, config: ListenConfig, drain: () => void): Promise<HttpServer> {
+/** Listens; rejects with `CONFIG_INVALID`. */
+export async function listen(app: Elysia, config: ListenConfig, exchanges: Exchanges): Promise<HttpServer> {
   if (!isLoopbackListen(config.listen) && config.auth.tokens.length === 0) {
     throw new AgentError("CONFIG_INVALID", `listen = "${config.listen}" is not loopback and needs auth.tokens`);
   }
@@ -35,6 +36,9 @@ export async function listen(app: Elysia, config: ListenConfig, drain: () => voi
     reusePort: false,
     idleTimeout: limits.connectionIdleSecs,
     maxRequestBodySize: BUN_BODY_MAX_BYTES,
+    // Otherwise what no layer caught would be answered with a page that shows the source.
+    development: false,
+    error: (error: unknown) => exchanges.failed(error),
     ...(tls === null ? {} : { tls }),
   };
   const url = config.listen.startsWith("unix:")
@@ -44,7 +48,7 @@ export async function listen(app: Elysia, config: ListenConfig, drain: () => voi
   return {
     url,
     async stop(budgetMs) {
-      drain();
+      exchanges.drain();
       const timer = setTimeout(() => void server.stop(true), budgetMs);
       await server.stop();
       clearTimeout(timer);

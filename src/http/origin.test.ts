@@ -1,10 +1,12 @@
 // What a browser on this machine can make an open agent do: nothing.
 import { describe, expect, test } from "bun:test";
-import { checkOrigin } from "./origin.ts";
+import { checkOrigin as checkOriginOf } from "./origin.ts";
 
 function request(method: string, headers: Record<string, string>): Request {
   return new Request("http://127.0.0.1:7788/v1/sandboxes", { method, headers });
 }
+
+const checkOrigin = (sent: Request) => checkOriginOf(sent, new URL(sent.url));
 
 describe("origin rules", () => {
   test.each(["127.0.0.1:7788", "localhost:7788", "LOCALHOST", "[::1]:7788", "127.1.2.3:80"])("accepts host %s", (host) => {
@@ -42,6 +44,12 @@ describe("origin rules", () => {
       expect(() => checkOrigin(request("POST", { host, ...headers }))).not.toThrow();
     },
   );
+
+  test("without a Host header the target's host counts", () => {
+    const sent = request("GET", {});
+    expect(() => checkOriginOf(sent, new URL("http://localhost/v1/vms"))).not.toThrow();
+    expect(() => checkOriginOf(sent, new URL("http://host.invalid/v1/vms"))).toThrow("Host");
+  });
 
   test("accepts a plain read from anywhere under a loopback host", () => {
     expect(() => checkOrigin(request("GET", { host, origin: "http://evil.example" }))).not.toThrow();

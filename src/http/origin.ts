@@ -6,8 +6,8 @@ const LOOPBACK_HOST = /^(?:127(?:\.\d{1,3}){3}|localhost|\[::1\])(?::\d{1,5})?$/
 const SAFE_METHODS = new Set(["GET", "HEAD"]);
 
 /** Throws `ORIGIN_REFUSED`. Applies only where authentication is off: a browser adds no bearer token by itself. */
-export function checkOrigin(request: Request): void {
-  const host = request.headers.get("host") ?? new URL(request.url).host;
+export function checkOrigin(request: Request, url: URL): void {
+  const host = request.headers.get("host") ?? url.host;
   if (!LOOPBACK_HOST.test(host)) throw new AgentError("ORIGIN_REFUSED", "the Host header must name this machine");
   if (SAFE_METHODS.has(request.method) && !request.headers.has("upgrade")) return;
   const origin = request.headers.get("origin");

@@ -16,8 +16,7 @@ import type { JsonReply, Route } from "./route.ts";
 /** What the server knows of a request before its route looks at it. */
 export interface Arrival {
   readonly request: Request;
-  readonly path: string;
-  readonly query: URLSearchParams;
+  readonly url: URL;
   /** Decoded `:id` of the path; null where it does not decode. */
   readonly id: string | null | undefined;
   /** Told as soon as the caller is known, for the audit line. */
@@ -53,7 +52,7 @@ export class Pipeline {
     if (isOpen) return nobody;
     const caller = this.#authenticate(arrival.request);
     arrival.identified(caller);
-    if (!this.#authenticator.demanded) checkOrigin(arrival.request);
+    if (!this.#authenticator.demanded) checkOrigin(arrival.request, arrival.url);
     this.#rateLimiter?.take(caller.actor);
     return caller;
   }
@@ -84,7 +83,7 @@ export class Pipeline {
    */
   async #keyed(route: Route, arrival: Arrival, caller: Caller, key: string): Promise<Response> {
     const held = await this.#read(route, arrival.request);
-    const keyed = { key, caller, method: route.method, path: arrival.path, body: held.bytes };
+    const keyed = { key, caller, method: route.method, path: arrival.url.pathname, body: held.bytes };
     try {
       return await this.#idempotency.hold(keyed, async ({ stored, hash, bodyHash }) => {
         if (stored !== null) return replayed(stored);
@@ -112,7 +111,7 @@ export class Pipeline {
 function asked(route: Route, arrival: Arrival, held: HeldBody): { query: unknown; body: unknown } {
   const isMissing = held.bytes.byteLength === 0 && route.bodyOptional === true;
   return {
-    query: route.checkQuery(arrival.query),
+    query: route.checkQuery(arrival.url.searchParams),
     body: route.checkBody?.(isMissing ? {} : parseJson(held.bytes)),
   };
 }

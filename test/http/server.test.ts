@@ -164,6 +164,68 @@ describe("bodies", () => {
   });
 });
 
+describe("the protocol", () => {
+  const host = "Host: 127.0.0.1\r\n";
+
+  async function exchange(url: string, sent: string): Promise<string> {
+    const client = await raw(url);
+    await client.send(sent);
+    await Promise.race([client.closed, client.response()]);
+    return client.received;
+  }
+
+  test.each([
+    ["both lengths", `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`],
+    ["two lengths", `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef`],
+    ["a negative length", `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Content-Length: -5\r\n\r\n`],
+    ["an unknown encoding", `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Transfer-Encoding: gzip\r\n\r\nabc`],
+    ["no host", "GET /v1/vms HTTP/1.1\r\n\r\n"],
+    ["no HTTP", "\x16\x03\x01\x02\x00\x01\r\n\r\n"],
+    ["a huge header", `GET /v1/vms HTTP/1.1\r\n${host}X: ${"a".repeat(40_000)}\r\n\r\n`],
+  ])("%s is refused and the connection closed", async (_, sent) => {
+    const { harness, url } = await serve();
+    const client = await raw(url);
+    await client.send(sent);
+    await client.closed;
+    expect(client.received).toMatch(/^HTTP\/1\.1 4\d\d /);
+    expect(harness.audit).toEqual([]);
+  });
+
+  test("an HTTP/1.0 request without a host is refused in JSON while nobody is asked for a token", async () => {
+    const { url } = await serve();
+    const received = await exchange(url, "GET /v1/vms HTTP/1.0\r\n\r\n");
+    expect(received).toMatch(/^HTTP\/1\.1 403 /);
+    expect(received).toContain('"code":"ORIGIN_REFUSED"');
+    expect(await exchange(url, "GET /healthz HTTP/1.0\r\n\r\n")).toContain('{"ok":true}');
+  });
+
+  test.each(["/aaaaaaaaaaaa/v1/vms HTTP/1.0", "//v1/vms HTTP/1.1\r\nHost: 127.0.0.1"])(
+    "GET %p is never served under another path",
+    async (target) => {
+      const { harness, url } = await serve();
+      const received = await exchange(url, `GET ${target}\r\n\r\n`);
+      expect(received).toMatch(/^HTTP\/1\.1 (400|404) /);
+      expect(harness.operations.calls).toEqual([]);
+    },
+  );
+
+  test("a second Host header does not help a foreign page", async () => {
+    const { url } = await serve();
+    expect(await exchange(url, `GET /v1/vms HTTP/1.1\r\n${host}Host: evil\r\n\r\n`)).toMatch(/^HTTP\/1\.1 403 /);
+    expect(await exchange(url, "GET http://127.0.0.1/v1/vms HTTP/1.1\r\nHost: evil\r\n\r\n")).toMatch(/^HTTP\/1\.1 403 /);
+  });
+
+  test("Expect: 100-continue is answered at once", async () => {
+    const { harness, url } = await serve();
+    const client = await raw(url);
+    const path = `/v1/sandboxes/${await harness.sandbox()}/process`;
+    await client.send(post(path, "Expect: 100-continue\r\nContent-Length: 18"));
+    while (!client.received.startsWith("HTTP/1.1 100 Continue\r\n\r\n")) await Bun.sleep(2);
+    await client.send('{"command":"true"}');
+    while (!client.received.includes('"result":"exec"')) await Bun.sleep(2);
+  });
+});
+
 describe("stop", () => {
   test("lets what is in progress finish and takes nothing new", async () => {
     const { harness, server, url } = await serve();

@@ -13,6 +13,7 @@ type Success = NonNullable<Route["success"]>;
 /** What is answered where no route fits. */
 const ROUTELESS_CODES: readonly ErrorCode[] = [
   "ROUTE_NOT_FOUND",
+  "BAD_REQUEST",
   "METHOD_NOT_ALLOWED",
   "AUTH_REQUIRED",
   "ORIGIN_REFUSED",
