@@ -87,6 +87,8 @@ export const limits = {
 
   // Agent life.
   stopBudgetMs: 30 * 1000,
+  /** For an instance whose work nobody will see again: removals, failed creates, copies of dry-runs. */
+  discardBudgetMs: 1 * 1000,
   shutdownBudgetMs: 20 * 1000,
   ballastBytes: 8 * MIB,
   configFileMaxBytes: 1 * MIB,

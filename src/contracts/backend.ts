@@ -85,6 +85,8 @@ export interface Backend {
   launch(request: LaunchRequest): Promise<Instance>;
   /** Facet: the instance survives the agent. Null: it is gone. */
   readonly adopt?: (request: AdoptRequest) => Promise<Instance | null>;
+  /** Facet: how an instance ended that `adopt` did not find, when it left word of it. */
+  readonly endOf?: (request: AdoptRequest) => Promise<InstanceEnd | null>;
   /** Facet: freezes and thaws in place. */
   readonly pause?: { pause(instance: Instance): Promise<void>; resume(instance: Instance): Promise<void> };
   /**

@@ -16,8 +16,9 @@ export type Fate = "adopted" | "rolled-back" | "removed" | "stopped" | "failed" 
 
 /** For a sandbox that had an instance when the agent ended: `ready`, `pausing`, `paused` or `resuming`. */
 export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fate> {
-  const live = await adopt(context, sandbox);
-  if (live === null) return await endedAway(context, sandbox);
+  const found = await adopt(context, sandbox);
+  if (found.live === null) return await endedAway(context, sandbox, found.reason);
+  const { live } = found;
   await settlePause(context, sandbox, live.instance);
   const { enforcement, ...fields } = instanceFields(live.instance);
   // What confines the sandbox was decided at its launch; an adopted instance need not know it.
@@ -29,20 +30,28 @@ export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fa
   return "adopted";
 }
 
-async function adopt(context: Context, sandbox: Sandbox): Promise<Live | null> {
+type Found = { readonly live: Live } | { readonly live: null; readonly reason: string };
+
+const ENDED_AWAY = "the sandbox ended while the agent was away";
+
+async function adopt(context: Context, sandbox: Sandbox): Promise<Found> {
   const { dependencies } = context;
   const { identity, backend: backendId } = sandbox.record;
+  const gone = (reason: string): Found => ({ live: null, reason });
   try {
     const backend = context.backend(backendId);
     const volume = await dependencies.storage.openVolume(sandbox.id);
-    if (identity === null || volume === null || backend.adopt === undefined) return null;
+    if (volume === null) return gone("the workspace is gone");
+    if (identity === null || backend.adopt === undefined) return gone(ENDED_AWAY);
     const request = { ...launchRequest(context, sandbox, ownPlace(sandbox, volume)), identity };
     const instance = await withDeadline(backend.adopt(request), limits.adoptTimeoutMs, "adopting");
-    return instance === null ? null : { instance, volume };
+    if (instance !== null) return { live: { instance, volume } };
+    const end = await withDeadline(backend.endOf?.(request) ?? Promise.resolve(null), limits.adoptTimeoutMs, "asking");
+    return gone(end === null ? ENDED_AWAY : `${ENDED_AWAY}: ${end.reason}`);
   } catch (error) {
     const cause = asAgentError(error).message;
     dependencies.log.warn({ sandbox: sandbox.id, error: cause }, "a sandbox could not be adopted");
-    return null;
+    return gone(`the sandbox could not be adopted: ${cause}`);
   }
 }
 
@@ -56,14 +65,13 @@ async function settlePause(context: Context, sandbox: Sandbox, instance: Instanc
 }
 
 /** Gone after a reboot is `stopped`, because nothing went wrong in the sandbox; gone otherwise is `failed`. */
-async function endedAway(context: Context, sandbox: Sandbox): Promise<Fate> {
+async function endedAway(context: Context, sandbox: Sandbox, reason: string): Promise<Fate> {
   const phase: Phase = sandbox.record.phase;
   if (phase === "ready" && sandbox.record.identity?.bootId !== (await bootId())) {
     await move(context, sandbox, "ready", "stopping");
     await stopRun(context, sandbox, "the host was restarted");
     return "stopped";
   }
-  const reason = "the sandbox ended while the agent was away";
   await fail(context, sandbox, reason);
   const { changes, stuck } = await releaseRun(sandbox);
   const error = stuck === null ? reason : `${reason}; ${stuckMessage(stuck)}`;

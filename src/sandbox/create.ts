@@ -13,6 +13,7 @@ import type { Leases } from "./leases.ts";
 import type { Caller, CreateSandboxRequest, IdempotentRequest, VmRecord } from "./operations.ts";
 import { lifeOwner, newRecord, runOwner, type SandboxRecord, toRow } from "./record.ts";
 import {
+  discard,
   endInstance,
   fulfilPlaces,
   instanceFields,
@@ -218,7 +219,7 @@ async function bringUp(
       changes: (next) => [...life.settle(), ...sandbox.run.settle(), ...replyChange(context, sandbox, next, idempotency)],
     });
   } catch (error) {
-    await instance.stop(limits.stopBudgetMs).catch(() => undefined);
+    await discard(instance);
     throw error;
   }
   publish(context, sandbox, { instance, volume });
@@ -245,7 +246,7 @@ export async function undo(context: Context, sandbox: Sandbox, cause: AgentError
   const { store, crashPoint, log, publish: tell } = context.dependencies;
   const { record } = sandbox;
   log.warn({ sandbox: record.id, code: cause.code, error: cause.message }, "a create failed and is undone");
-  await endInstance(context, sandbox);
+  await endInstance(context, sandbox, limits.discardBudgetMs);
   const run = await releaseRun(sandbox);
   const life = run.stuck === null ? await sandbox.life.releaseAll() : { changes: [], stuck: run.stuck };
   await crashPoint("create.undone");

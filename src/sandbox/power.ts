@@ -7,6 +7,7 @@ import type { Context } from "./context.ts";
 import type { VmRecord } from "./operations.ts";
 import { runOwner } from "./record.ts";
 import {
+  discard,
   endInstance,
   instanceFields,
   launch,
@@ -57,7 +58,7 @@ export async function stop(context: Context, sandbox: Sandbox): Promise<VmRecord
 /** From `stopping` to `stopped`, or to `failed` when something of the run is stuck. `reason` goes into the record. */
 export async function stopRun(context: Context, sandbox: Sandbox, reason: string | null): Promise<void> {
   const { crashPoint } = context.dependencies;
-  await endInstance(context, sandbox);
+  await endInstance(context, sandbox, limits.stopBudgetMs);
   await crashPoint("stop.ended");
   const { changes, stuck } = await releaseRun(sandbox);
   await crashPoint("stop.released");
@@ -105,7 +106,7 @@ async function startRun(context: Context, sandbox: Sandbox): Promise<void> {
         changes: () => sandbox.run.settle(),
       });
     } catch (error) {
-      await instance.stop(limits.stopBudgetMs).catch(() => undefined);
+      await discard(instance);
       throw error;
     }
     publish(context, sandbox, { instance, volume });

@@ -1,5 +1,6 @@
 // Removing a sandbox: journalled first, so that a crash rolls it forward; the record goes last, in the transaction that
 // also quarantines its leases. Anything may be removed at any moment, and again when something got stuck.
+import { limits } from "../config/limits.ts";
 import type { Change } from "../state/change.ts";
 import { IdempotencyConflict } from "../state/conflicts.ts";
 import { AgentError } from "../errors/agent-error.ts";
@@ -59,7 +60,7 @@ async function removeNow(
   }
   await journal(context, sandbox, idempotency);
   await crashPoint("remove.journalled");
-  await endInstance(context, sandbox);
+  await endInstance(context, sandbox, limits.discardBudgetMs);
   await crashPoint("remove.ended");
   const run = await releaseRun(sandbox);
   const life = run.stuck === null ? await sandbox.life.releaseAll() : { changes: [], stuck: run.stuck };

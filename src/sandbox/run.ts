@@ -94,9 +94,15 @@ async function answering(instance: Instance, timeoutMs: number): Promise<void> {
   try {
     await withDeadline(instance.channel(), timeoutMs, "waiting for the guest agent");
   } catch (error) {
-    await instance.stop(limits.stopBudgetMs).catch(() => undefined);
+    await discard(instance);
     throw error;
   }
+}
+
+/** Ends an instance that nobody needs any more. Its journal ends it anyway, so a refusal is no news. */
+export async function discard(instance: Instance): Promise<void> {
+  const budgetMs = limits.discardBudgetMs;
+  await withDeadline(instance.stop(budgetMs), budgetMs + limits.execGraceMs, "ending an instance").catch(() => undefined);
 }
 
 /** The place of the sandbox's own instance in its current run. */
@@ -131,8 +137,8 @@ export interface RunEnd {
   readonly stuck: StuckResource | null;
 }
 
-/** Ends the instance, if there is one, within the stop budget. Commands and files are refused from the first moment. */
-export async function endInstance(context: Context, sandbox: Sandbox): Promise<void> {
+/** Ends the instance, if there is one, within `budgetMs`. Commands and files are refused from the first moment. */
+export async function endInstance(context: Context, sandbox: Sandbox, budgetMs: number): Promise<void> {
   const { live, dryRun } = sandbox;
   sandbox.live = null;
   if (dryRun !== null) {
@@ -141,7 +147,6 @@ export async function endInstance(context: Context, sandbox: Sandbox): Promise<v
   }
   if (live === null) return;
   try {
-    const budgetMs = limits.stopBudgetMs;
     await withDeadline(live.instance.stop(budgetMs), budgetMs + limits.execGraceMs, "stopping the instance");
   } catch (error) {
     // The releases that follow end it by its recorded identity, so a stop that fails loses nothing but politeness.
@@ -172,7 +177,7 @@ export function stuckError(stuck: StuckResource): AgentError {
 /** An instance ended by itself. Inert when the sandbox has moved on to another instance or to none. */
 async function ended(context: Context, sandbox: Sandbox, live: Live, reason: string): Promise<void> {
   if (sandbox.live !== live) return;
-  await endInstance(context, sandbox);
+  await endInstance(context, sandbox, limits.discardBudgetMs);
   await fail(context, sandbox, reason);
   await context.dependencies.crashPoint("ended.journalled");
   const { changes, stuck } = await releaseRun(sandbox);

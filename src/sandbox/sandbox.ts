@@ -21,6 +21,8 @@ export interface SideOperation {
 
 export class Sandbox {
   readonly actor = new Actor();
+  /** Orders the writers of the baseline. */
+  readonly baselines = new Actor();
   /** Null unless commands and files can be served. */
   live: Live | null = null;
   dryRun: SideOperation | null = null;

@@ -1,6 +1,5 @@
 // The baseline of a sandbox: one file beside its workspace, replaced whole by each new baseline, and what has changed
 // since. It belongs to the host and is not part of anything that the sandbox can restore.
-import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import type { Context } from "../context.ts";
 import { liveOf } from "../guest-access.ts";
@@ -25,21 +24,23 @@ export async function takeBaseline(
   rawPaths: readonly string[],
 ): Promise<BaselineReply> {
   const paths = listingPaths(rawPaths);
-  const { instance } = liveOf(sandbox);
-  return await listingTurn(sandbox, async () => {
-    const { changeSets, clock, crashPoint } = context.dependencies;
-    const takenAtUnixMs = clock.nowUnixMs();
-    const channel = await instance.channel();
-    const target = baselinePath(context, sandbox);
-    const writer = await ListingWriter.create(target, randomBytes(4).toString("hex"), paths);
-    try {
-      const { mode, digest, files } = await list(changeSets, channel, { paths }, writer);
-      await writer.finish({ mode, takenAtUnixMs, digest, files }, crashPoint);
-      return { files, mode, paths };
-    } finally {
-      await writer.discard();
-    }
-  });
+  liveOf(sandbox);
+  // One after the other, so that the file is the newest baseline and has one temporary name.
+  return await sandbox.baselines.run("baseline", () =>
+    listingTurn(sandbox, async () => {
+      const { changeSets, clock, crashPoint } = context.dependencies;
+      const takenAtUnixMs = clock.nowUnixMs();
+      const channel = await liveOf(sandbox).instance.channel();
+      const writer = await ListingWriter.create(baselinePath(context, sandbox), paths);
+      try {
+        const { mode, digest, files } = await list(changeSets, channel, { paths }, writer);
+        await writer.finish({ mode, takenAtUnixMs, digest, files }, crashPoint);
+        return { files, mode, paths };
+      } finally {
+        await writer.discard();
+      }
+    }),
+  );
 }
 
 /**

@@ -206,16 +206,26 @@ describe("baseline and changes", () => {
     }
   });
 
+  test("concurrent baselines are taken one after the other", async () => {
+    await using world = await World.create();
+    const { baseline, changes, files } = await setUp(world);
+    files.set("/a", file("1"));
+    await Promise.all([1, 2, 3, 4, 5, 6].map(() => baseline(admin, "one", ["/"])));
+    expect((await changes(admin, "one")).unchanged).toBe(1);
+    expect((await readdir(join(world.instancesDir, "one"))).sort()).toEqual(["files", "sandbox-baseline.json"]);
+  });
+
   test("at most four listings of a sandbox run at a time", async () => {
     await using world = await World.create();
-    const { baseline, guest } = await setUp(world);
+    const { baseline, changes, guest } = await setUp(world);
+    await baseline(admin, "one", ["/"]);
     const gate = Promise.withResolvers<void>();
     const list = guest.manifest.bind(guest);
     guest.manifest = async (request, sink) => {
       await gate.promise;
       return await list(request, sink);
     };
-    const running = Array.from({ length: limits.listingsAtOnceMax }, () => baseline(admin, "one", ["/"]));
+    const running = Array.from({ length: limits.listingsAtOnceMax }, () => changes(admin, "one"));
     await expect(baseline(admin, "one", ["/"])).rejects.toMatchObject({ code: "SANDBOX_BUSY" });
     gate.resolve();
     await Promise.all(running);

@@ -15,7 +15,7 @@ export class ChangeCollector {
   /** Regular files with equal fingerprints on both sides that passed through `add`. */
   unchanged = 0;
 
-  /** One path of either side; null = absent there. Equal pairs may be given and only count. */
+  /** One path of either side, in the order of their bytes; null = absent there. Equal pairs only count. */
   add(path: Uint8Array, now: ManifestEntry | null, before: ManifestEntry | null): void {
     if (now === null) {
       if (before !== null) this.#gone(path, before);
@@ -30,14 +30,14 @@ export class ChangeCollector {
     }
   }
 
-  /** The result, sorted by bytes. `unchanged` overrides the count for deltas, which leave equal files out. */
+  /** The result, in the order of `add`. `unchanged` is given because deltas leave equal files out. */
   result(mode: FingerprintMode, paths: readonly Uint8Array[], unchanged: number): Changes {
     return {
-      added: this.#added.sort(compareBytes),
-      modified: this.#modified.sort(compareBytes),
-      deleted: this.#deleted.sort(compareBytes),
+      added: this.#added,
+      modified: this.#modified,
+      deleted: this.#deleted,
       unchanged,
-      other: this.#other.sort((a, b) => compareBytes(a.path, b.path) || (a.change < b.change ? -1 : 1)),
+      other: this.#other,
       mode,
       paths,
     };

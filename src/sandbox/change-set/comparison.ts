@@ -7,12 +7,13 @@ import { ChangeCollector } from "./compare.ts";
 import type { Listed } from "./listing.ts";
 import type { ListingEntry } from "./listing-format.ts";
 import type { ListingReader } from "./listing-reader.ts";
-import { compareBytes, isUnder } from "./paths.ts";
+import { ByteOrder, compareBytes, isUnder } from "./paths.ts";
 
 export class Comparison implements ManifestSink {
   readonly #collector = new ChangeCollector();
   #arrived: ListingEntry[] = [];
   #sawDifference = false;
+  readonly #order = new ByteOrder();
 
   /** `paths`: what the guest was asked for; entries of the stored listing elsewhere are passed over. */
   constructor(
@@ -21,10 +22,12 @@ export class Comparison implements ManifestSink {
   ) {}
 
   entry(path: Uint8Array, entry: ManifestEntry): void {
+    this.#order.check(path);
     this.#arrived.push({ path, entry });
   }
 
   difference(path: Uint8Array, now: ManifestEntry | null, before: ManifestEntry | null): void {
+    this.#order.check(path);
     this.#sawDifference = true;
     this.#collector.add(path, now, before);
   }

@@ -12,7 +12,7 @@ import { checkCommand, commandTimeoutMs, execRequest, liveOf } from "../guest-ac
 import type { Ledger } from "../ledger.ts";
 import type { Changes, DryRunReply, DryRunRequest } from "../operations.ts";
 import { lifeOwner } from "../record.ts";
-import { launch, makePlaces, stuckMessage, volumeRequest } from "../run.ts";
+import { discard, launch, makePlaces, stuckMessage, volumeRequest } from "../run.ts";
 import type { Live, Sandbox, SideOperation } from "../sandbox.ts";
 import { Comparison } from "./comparison.ts";
 import { list, type Listed } from "./listing.ts";
@@ -76,7 +76,7 @@ class DryRun {
 
   #abort(): void {
     this.#aborted = true;
-    void this.#instance?.stop(limits.stopBudgetMs).catch(() => undefined);
+    if (this.#instance !== null) void discard(this.#instance);
   }
 
   async #runAndDiscard(): Promise<DryRunReply> {
@@ -125,7 +125,7 @@ class DryRun {
 
   async #listBefore(channel: GuestChannel, target: string): Promise<Listed> {
     const { changeSets, clock } = this.context.dependencies;
-    const writer = await ListingWriter.create(target, "new", this.attempt.paths);
+    const writer = await ListingWriter.create(target, this.attempt.paths);
     try {
       const listed = await list(changeSets, channel, { paths: this.attempt.paths }, writer);
       const { mode, digest, files } = listed;
@@ -149,7 +149,7 @@ class DryRun {
   async #discard(): Promise<void> {
     const { store, crashPoint } = this.context.dependencies;
     await crashPoint("dry-run.discarding");
-    await this.#instance?.stop(limits.stopBudgetMs).catch(() => undefined);
+    if (this.#instance !== null) await discard(this.#instance);
     const { changes, stuck } = await this.attempt.ledger.releaseAll();
     if (stuck !== null) this.sandbox.leftovers.push(this.attempt.ledger);
     if (changes.length > 0) await store.commit(changes);

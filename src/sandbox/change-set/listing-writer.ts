@@ -3,16 +3,18 @@ import { open, rename, rm, type FileHandle } from "node:fs/promises";
 import { dirname } from "node:path";
 import type { ManifestEntry, ManifestSink } from "../../contracts/channel.ts";
 import type { CrashHook } from "../crash-points.ts";
-import { entryLine, headLine, LISTING_END, type ListingHead } from "./listing-format.ts";
-
-const FLUSH_BYTES = 256 * 1024;
+import { EntryEncoder } from "./entry-encoder.ts";
+import { headLine, LISTING_END, type ListingHead } from "./listing-format.ts";
+import { ByteOrder } from "./paths.ts";
 
 const EMPTY_HEAD = { mode: "sha256", takenAtUnixMs: 0, digest: new Uint8Array(), files: 0, entries: 0 } as const;
 
 export class ListingWriter implements ManifestSink {
-  #lines: string[] = [];
-  #bytes = 0;
+  readonly #encoder = new EntryEncoder();
   #entries = 0;
+  readonly #order = new ByteOrder();
+  /** Pieces that arrived between two `drained` calls. */
+  #overflow: Buffer[] = [];
   #position: number;
 
   private constructor(
@@ -25,17 +27,17 @@ export class ListingWriter implements ManifestSink {
     this.#position = headBytes;
   }
 
-  /** `name`: makes the temporary name unique among writers of the same file. */
-  static async create(target: string, name: string, paths: readonly Uint8Array[]): Promise<ListingWriter> {
-    const temporary = `${target}.${name}.tmp`;
-    const file = await open(temporary, "wx", 0o600);
+  /** One writer of a target at a time; what one that was cut left behind is overwritten. */
+  static async create(target: string, paths: readonly Uint8Array[]): Promise<ListingWriter> {
+    const temporary = `${target}.new`;
+    const file = await open(temporary, "w", 0o600);
     return new ListingWriter(target, temporary, file, paths, headLine({ ...EMPTY_HEAD, paths }).length);
   }
 
   entry(path: Uint8Array, entry: ManifestEntry): void {
-    const line = entryLine(path, entry);
-    this.#lines.push(line);
-    this.#bytes += line.length;
+    this.#order.check(path);
+    this.#encoder.add(path, entry);
+    if (this.#encoder.isFull) this.#overflow.push(Buffer.from(this.#encoder.take()));
     this.#entries += 1;
   }
 
@@ -44,12 +46,15 @@ export class ListingWriter implements ManifestSink {
   }
 
   async drained(): Promise<void> {
-    if (this.#bytes >= FLUSH_BYTES) await this.#flush();
+    const pieces = this.#overflow;
+    this.#overflow = [];
+    for (const piece of pieces) await this.#write(piece);
   }
 
   /** Makes the file durable under its name. */
   async finish(head: Omit<ListingHead, "entries" | "paths">, crashPoint: CrashHook = () => undefined): Promise<void> {
-    await this.#flush();
+    await this.drained();
+    await this.#write(this.#encoder.take());
     await this.#write(Buffer.from(LISTING_END));
     const line = headLine({ ...head, entries: this.#entries, paths: this.paths });
     await this.file.write(line, 0, line.length, 0);
@@ -65,15 +70,6 @@ export class ListingWriter implements ManifestSink {
   async discard(): Promise<void> {
     await this.file.close().catch(() => undefined);
     await rm(this.temporary, { force: true });
-  }
-
-  async #flush(): Promise<void> {
-    if (this.#lines.length === 0) return;
-    const first = this.#entries === this.#lines.length;
-    const text = `${first ? "" : ",\n"}${this.#lines.join(",\n")}`;
-    this.#lines = [];
-    this.#bytes = 0;
-    await this.#write(Buffer.from(text));
   }
 
   async #write(bytes: Buffer): Promise<void> {

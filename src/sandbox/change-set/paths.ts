@@ -49,3 +49,15 @@ export function isUnder(path: Uint8Array, roots: readonly Uint8Array[]): boolean
     return path.length === root.length || path[root.length] === 0x2f;
   });
 }
+
+/** Rejects a listing that is not strictly sorted: everything that reads one in a single pass depends on it. */
+export class ByteOrder {
+  #last: Uint8Array | null = null;
+
+  check(path: Uint8Array): void {
+    if (this.#last !== null && compareBytes(this.#last, path) >= 0) {
+      throw new AgentError("PROTOCOL_MISMATCH", "a listing is not sorted");
+    }
+    this.#last = path;
+  }
+}

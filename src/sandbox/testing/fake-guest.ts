@@ -38,6 +38,8 @@ function entryOf(file: FakeFile): ManifestEntry {
   return { kind, fingerprint, size, mode: file.mode, uid: file.uid ?? 1, gid: 1 };
 }
 
+const byLatin1 = (a: string, b: string): number => compareBytes(bytesOf(a), bytesOf(b));
+
 type Listing = readonly (readonly [Uint8Array, ManifestEntry])[];
 
 export class FakeChannel implements GuestChannel {
@@ -130,17 +132,15 @@ export class FakeChannel implements GuestChannel {
 
   #sendDelta(request: ManifestRequest, before: Listing, now: Listing, sink: ManifestSink): number {
     const old = new Map(before.filter(([path]) => isUnder(path, request.paths)).map(([path, entry]) => [keyOf(path), entry]));
+    const current = new Map(now.map(([path, entry]) => [keyOf(path), entry]));
     let unchanged = 0;
-    for (const [path, entry] of now) {
-      const was = old.get(keyOf(path)) ?? null;
-      old.delete(keyOf(path));
-      const equal = was !== null && Bun.deepEquals(was, entry);
-      if (was?.kind === "file" && entry.kind === "file" && compareBytes(was.fingerprint, entry.fingerprint) === 0) {
-        unchanged += 1;
-      }
-      if (!equal) sink.difference(path, entry, was);
+    for (const name of new Set([...old.keys(), ...current.keys()].sort(byLatin1))) {
+      const was = old.get(name) ?? null;
+      const is = current.get(name) ?? null;
+      const files = was?.kind === "file" && is?.kind === "file";
+      if (files && compareBytes(was.fingerprint, is.fingerprint) === 0) unchanged += 1;
+      if (!Bun.deepEquals(was, is)) sink.difference(bytesOf(name), is, was);
     }
-    for (const [name, entry] of old) sink.difference(bytesOf(name), null, entry);
     return unchanged;
   }
 

@@ -26,6 +26,8 @@ export class FakeHost {
   readonly groups = new Set<string>();
   readonly processes = new Map<string, FakeProcess>();
   readonly faults = new Set<Fault>();
+  /** What ended instances left to say, by short name. */
+  readonly lastWords = new Map<string, string>();
   /** Uids that something still uses. */
   readonly dirtyUids = new Set<number>();
   bootId = BOOT_ID;
@@ -96,6 +98,10 @@ export class FakeHost {
         const process = this.processes.get(request.shortName);
         if (process === undefined || process.pid !== request.identity.pid) return null;
         return instance(request.shortName, process);
+      },
+      endOf: async (request) => {
+        const reason = this.lastWords.get(request.shortName);
+        return reason === undefined ? null : { reason, atUnixMs: 0 };
       },
       pause: {
         pause: async (wanted) => {

@@ -4,9 +4,9 @@ import { mkdir, mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Logger } from "../../contracts/log.ts";
-import type { EventRow } from "../../state/change.ts";
+import type { EventRow, Store } from "../../state/change.ts";
 import { createCore, type SandboxCore } from "../core.ts";
-import type { CrashHook, CrashPoint } from "../crash-points.ts";
+import type { CrashHook } from "../crash-points.ts";
 import type { CoreSettings } from "../dependencies.ts";
 import type { Caller } from "../operations.ts";
 import { FakeHost } from "./fake-host.ts";
@@ -50,12 +50,12 @@ export class World {
   }
 
   /** A core on this world's host and state; an earlier one is dead from now on. */
-  core(options: { crashPoint?: CrashHook; settings?: Partial<CoreSettings> } = {}): SandboxCore {
+  core(options: { crashPoint?: CrashHook; settings?: Partial<CoreSettings>; store?: Store } = {}): SandboxCore {
     this.killAgents();
     const life = { dead: false };
     this.#ended.push(life);
     return createCore({
-      store: this.state.handle(life),
+      store: options.store ?? this.state.handle(life),
       backends: new Map([["fake", this.host.backend()]]),
       storage: this.host.storage(this.root),
       changeSets: [fakeChangeSet],
@@ -115,17 +115,3 @@ export const NOTHING_HELD = {
   resources: [],
   leases: [],
 };
-
-/** A hook that never returns at the n-th passing of a point, and a promise that tells when that happened. */
-export function crashAt(point: CrashPoint, nth: number): { hook: CrashHook; crashed: Promise<"crashed"> } {
-  const { promise, resolve } = Promise.withResolvers<"crashed">();
-  let passed = 0;
-  const hook: CrashHook = async (at) => {
-    if (at !== point) return;
-    passed += 1;
-    if (passed !== nth) return;
-    resolve("crashed");
-    await new Promise(() => undefined);
-  };
-  return { hook, crashed: promise };
-}

@@ -1,0 +1,172 @@
+import { describe, expect, test } from "bun:test";
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import type { Change } from "../state/change.ts";
+import { openStore } from "../state/store.ts";
+import { admin, quiet, UID_FIRST, World } from "./testing/world.ts";
+
+const create = { id: "one", backend: "fake", backendRequest: {} };
+
+async function withOneSandbox(world: World) {
+  const core = world.core();
+  await core.operations.create(admin, create);
+  const shortName = String(world.state.tables.records.one?.body.shortName);
+  return { core, shortName };
+}
+
+describe("reconcile", () => {
+  test("adopts what lives, with its identity, labels and deadline", async () => {
+    await using world = await World.create();
+    const first = world.core();
+    const record = await first.operations.create(admin, { ...create, labels: { a: "1" }, ttlSeconds: 60 });
+    const launches = world.host.launches;
+    const next = world.core();
+    const report = await next.reconcile();
+    expect(report.fates.get("adopted")).toEqual(["one"]);
+    expect(next.operations.get(admin, "one")).toEqual(record);
+    expect(world.host.launches).toBe(launches);
+    await next.operations.process(admin, "one", { command: "exit 0" });
+    world.host.kill(String(world.state.tables.records.one?.body.shortName), "killed");
+    await Bun.sleep(5);
+    expect(next.operations.get(admin, "one").state).toBe("failed");
+  });
+
+  test("an instance that ended meanwhile is failed, with its last words when it left any", async () => {
+    for (const words of [undefined, "out of memory"]) {
+      await using world = await World.create();
+      const { shortName } = await withOneSandbox(world);
+      world.killAgents();
+      world.host.kill(shortName, "x");
+      if (words !== undefined) world.host.lastWords.set(shortName, words);
+      const next = world.core();
+      await next.reconcile();
+      const record = next.operations.get(admin, "one");
+      expect(record.state).toBe("failed");
+      expect(String(record.error).endsWith(words ?? "away")).toBe(true);
+      expect((await world.holdings()).groups).toEqual([]);
+      expect((await next.operations.start(admin, "one")).state).toBe("ready");
+    }
+  });
+
+  test("another process with the same pid is not taken for the sandbox", async () => {
+    await using world = await World.create();
+    const { shortName } = await withOneSandbox(world);
+    world.killAgents();
+    world.host.kill(shortName, "x");
+    world.host.spawn(shortName, 1, { name: "one", path: "", capBytes: 0, hardCap: true });
+    const next = world.core();
+    await next.reconcile();
+    expect(next.operations.get(admin, "one").state).toBe("failed");
+  });
+
+  test("after a reboot a sandbox is stopped and can be started", async () => {
+    await using world = await World.create();
+    world.host.bootId = "an earlier boot";
+    const { shortName } = await withOneSandbox(world);
+    world.killAgents();
+    world.host.kill(shortName, "power");
+    const next = world.core();
+    expect((await next.reconcile()).fates.get("stopped")).toEqual(["one"]);
+    expect(next.operations.get(admin, "one")).toMatchObject({ state: "stopped", error: "the host was restarted" });
+    expect(await next.operations.start(admin, "one")).toMatchObject({ state: "ready", error: null });
+  });
+
+  test("one that cannot be adopted is ended, not left without an owner", async () => {
+    await using world = await World.create();
+    await withOneSandbox(world);
+    world.host.faults.add("adopt");
+    const next = world.core();
+    await next.reconcile();
+    expect(next.operations.get(admin, "one")).toMatchObject({ state: "failed" });
+    expect((await world.holdings()).processes).toEqual([]);
+  });
+
+  test("what is stuck is kept, reported, and released by a later removal", async () => {
+    await using world = await World.create();
+    const { shortName } = await withOneSandbox(world);
+    world.killAgents();
+    world.host.kill(shortName, "x");
+    world.host.faults.add("group");
+    const next = world.core();
+    expect((await next.reconcile()).fates.get("stuck")).toEqual(["one"]);
+    expect(String(next.operations.get(admin, "one").error)).toContain("fake-group");
+    world.host.faults.clear();
+    await next.operations.remove(admin, "one");
+    expect((await world.holdings()).groups).toEqual([]);
+  });
+
+  test("rows and leases without a record are given back by name", async () => {
+    await using world = await World.create();
+    const owner = "ghost/1";
+    world.host.groups.add("ghost").add("other");
+    const changes: Change[] = [
+      { put: "resource", row: { owner, seq: 1, kind: "fake-group", name: "ghost", data: {}, state: "held" } },
+      { put: "resource", row: { owner, seq: 2, kind: "unknown", name: "x", data: {}, state: "held" } },
+      { take: "lease", row: { kind: "uid", value: UID_FIRST, owner, state: "leased" } },
+    ];
+    await world.state.handle({ dead: false }).commit(changes);
+    const report = await world.core().reconcile();
+    expect(report.stuck.map(({ kind }) => kind)).toEqual(["unknown"]);
+    const held = await world.holdings();
+    expect(held.leases).toEqual([]);
+    expect(held.resources).toEqual(["fake-group ghost", "unknown x"]);
+    expect(held.groups).toEqual(["ghost", "other"]);
+  });
+
+  test("a directory without a record is reported and not touched", async () => {
+    await using world = await World.create();
+    await mkdir(join(world.instancesDir, "stranger"));
+    const report = await world.core().reconcile();
+    expect(report.orphanDirectories).toEqual(["stranger"]);
+    expect((await world.holdings()).instances).toEqual(["stranger"]);
+  });
+
+  test("requests that were in flight are forgotten", async () => {
+    await using world = await World.create();
+    const row = { hash: "h", bodyHash: "b", reply: null, createdAtUnixMs: 0 };
+    await world.state.handle({ dead: false }).commit([{ begin: "idempotency", row }]);
+    await world.core().reconcile();
+    expect(world.state.tables.idempotency).toEqual({});
+  });
+
+  test.each([
+    [{ version: 99 }, "STATE_NEWER"],
+    [{ phase: "asleep" }, "STATE_UNAVAILABLE"],
+    [{ id: "two" }, "STATE_UNAVAILABLE"],
+  ])("a record that is not understood stops the agent (%#)", async (damage, code) => {
+    await using world = await World.create();
+    await withOneSandbox(world);
+    const row = world.state.tables.records.one;
+    if (row === undefined) throw new Error("no row");
+    world.state.tables.records.one = { ...row, body: { ...row.body, ...damage } };
+    await expect(world.core().reconcile()).rejects.toMatchObject({ code });
+    expect((await world.holdings()).processes).toHaveLength(1);
+  });
+});
+
+test("the whole life works on the real store, over a restart", async () => {
+  await using world = await World.create();
+  const open = () => openStore({ stateDir: world.root, log: quiet });
+  const store = await open();
+  const first = world.core({ store });
+  await first.operations.create(admin, create);
+  await first.operations.writeFile(admin, "one", "kept", Buffer.from("kept"), 0o644);
+  await first.operations.baseline(admin, "one", ["/"]);
+  await first.operations.dryRun(admin, "one", { command: "write /x y" });
+  await first.operations.stop(admin, "one");
+  await first.operations.start(admin, "one");
+  await first.shutdown(1000);
+  await store.close();
+
+  const again = await open();
+  const second = world.core({ store: again });
+  expect((await second.reconcile()).fates.get("adopted")).toEqual(["one"]);
+  expect((await second.operations.changes(admin, "one")).unchanged).toBe(1);
+  await second.operations.remove(admin, "one");
+  await second.shutdown(1000);
+  await Bun.sleep(20);
+  expect(await again.load()).toEqual({ records: [], secrets: [], resources: [], leases: [], inFlight: [] });
+  const actions = (await again.events({ limit: 100 })).map(({ action }) => action);
+  expect(actions).toEqual(["created", "ready", "stopping", "stopped", "ready", "removed"]);
+  await again.close();
+});
