@@ -57,6 +57,8 @@ export class ListingReader {
     this.#batch = [];
     this.#next = 0;
     while (this.needsFill) {
+      // A read from the page cache comes back without a turn of the event loop, and others are waiting for one.
+      await new Promise((resolve) => setImmediate(resolve));
       const piece = await this.#piece();
       try {
         if (piece === null) throw new Error(`the listing ends without ${JSON.stringify(LISTING_END)}`);
