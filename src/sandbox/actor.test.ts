@@ -6,12 +6,14 @@ describe("actor", () => {
   test("runs one command at a time, in order, whatever the earlier ones did", async () => {
     const actor = new Actor();
     const trace: string[] = [];
-    const step = (name: string, fails = false) => async () => {
-      trace.push(`${name} in`);
-      await Bun.sleep(2);
-      trace.push(`${name} out`);
-      if (fails) throw new Error(name);
-    };
+    const step =
+      (name: string, fails = false) =>
+      async () => {
+        trace.push(`${name} in`);
+        await Bun.sleep(2);
+        trace.push(`${name} out`);
+        if (fails) throw new Error(name);
+      };
     const outcomes = await Promise.allSettled([
       actor.run("a", step("a", true)),
       actor.run("b", step("b")),

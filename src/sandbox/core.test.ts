@@ -273,9 +273,16 @@ describe("who sees what", () => {
   test("lists are filtered and ordered by creation", async () => {
     await using world = await World.create();
     const { operations } = world.core();
-    for (const [id, labels] of [["c", { k: "1" }], ["a", { k: "2" }], ["b", {}]] as const) {
+    for (const [id, labels] of [
+      ["c", { k: "1" }],
+      ["a", { k: "2" }],
+      ["b", {}],
+    ] as const) {
       world.nowUnixMs += 1000;
-      await operations.create(admin, request({ id, name: `name-${id}`, labels, tenant: id === "b" ? "red" : undefined }));
+      await operations.create(
+        admin,
+        request({ id, name: `name-${id}`, labels, tenant: id === "b" ? "red" : undefined }),
+      );
     }
     await operations.stop(admin, "a");
     const ids = (filter: Parameters<typeof operations.list>[1]) => operations.list(admin, filter).map(({ id }) => id);

@@ -216,7 +216,11 @@ async function bringUp(
         readyAtUnixMs: dependencies.clock.nowUnixMs(),
         idempotencyHash: null,
       },
-      changes: (next) => [...life.settle(), ...sandbox.run.settle(), ...replyChange(context, sandbox, next, idempotency)],
+      changes: (next) => [
+        ...life.settle(),
+        ...sandbox.run.settle(),
+        ...replyChange(context, sandbox, next, idempotency),
+      ],
     });
   } catch (error) {
     await discard(instance);
@@ -281,4 +285,3 @@ export function goneChanges(sandbox: Sandbox): Change[] {
     { quarantine: "leases", owner: sandbox.life.owner },
   ];
 }
-

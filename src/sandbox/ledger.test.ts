@@ -148,12 +148,6 @@ describe("ledger", () => {
     await ledger.acquire(thing("one"), async () => undefined);
     await ledger.update("thing", "one", {});
     await ledger.releaseAll();
-    expect(points).toEqual([
-      "ledger.intent",
-      "ledger.made",
-      "ledger.updated",
-      "ledger.releasing",
-      "ledger.released",
-    ]);
+    expect(points).toEqual(["ledger.intent", "ledger.made", "ledger.updated", "ledger.releasing", "ledger.released"]);
   });
 });

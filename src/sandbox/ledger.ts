@@ -61,7 +61,8 @@ export class Ledger implements ResourceScope {
   /** The change that writes an intent, for a commit that the caller composes; `make` it with `fulfil` afterwards. */
   intend(resource: Resource): Change {
     const earlier = this.#find(resource.kind, resource.name);
-    if (earlier?.state === "held") throw new Error(`${resource.kind} ${resource.name} is already held by ${this.owner}`);
+    if (earlier?.state === "held")
+      throw new Error(`${resource.kind} ${resource.name} is already held by ${this.owner}`);
     if (earlier !== undefined) return put(this.#replace(earlier, { ...earlier, data: resource.data }));
     if (this.#rows.length >= limits.resourcesPerOwnerMax) throw new Error(`${this.owner} holds too many resources`);
     const row: ResourceRow = {

@@ -102,7 +102,9 @@ async function answering(instance: Instance, timeoutMs: number): Promise<void> {
 /** Ends an instance that nobody needs any more. Its journal ends it anyway, so a refusal is no news. */
 export async function discard(instance: Instance): Promise<void> {
   const budgetMs = limits.discardBudgetMs;
-  await withDeadline(instance.stop(budgetMs), budgetMs + limits.execGraceMs, "ending an instance").catch(() => undefined);
+  await withDeadline(instance.stop(budgetMs), budgetMs + limits.execGraceMs, "ending an instance").catch(
+    () => undefined,
+  );
 }
 
 /** The place of the sandbox's own instance in its current run. */
@@ -126,7 +128,10 @@ export function publish(context: Context, sandbox: Sandbox, live: Live): void {
     sandbox.actor
       .tell("ended", () => ended(context, sandbox, live, end.reason))
       .catch((error: unknown) => {
-        context.dependencies.log.error({ sandbox: sandbox.id, error: String(error) }, "clearing up after an end failed");
+        context.dependencies.log.error(
+          { sandbox: sandbox.id, error: String(error) },
+          "clearing up after an end failed",
+        );
       }),
   );
 }

@@ -67,7 +67,8 @@ const ABSENT_KEYS = [
   "security_evidence",
 ] as const;
 
-const nulls = (keys: readonly string[]): JsonObject => Object.fromEntries(keys.map((key): [string, Json] => [key, null]));
+const nulls = (keys: readonly string[]): JsonObject =>
+  Object.fromEntries(keys.map((key): [string, Json] => [key, null]));
 
 /** The wire names every process sandbox `flux-vm`; which backend runs it is in `request.image`. */
 const NOMINAL_BACKEND = "flux-vm";

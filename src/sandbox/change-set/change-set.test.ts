@@ -42,7 +42,9 @@ describe("paths", () => {
 
   test("none, too many and too long", () => {
     expect(() => listingPaths([])).toThrow();
-    expect(() => listingPaths(Array.from({ length: limits.manifestPathsMax + 1 }, (_, index) => `/${index}`))).toThrow();
+    expect(() =>
+      listingPaths(Array.from({ length: limits.manifestPathsMax + 1 }, (_, index) => `/${index}`)),
+    ).toThrow();
     expect(listingPaths([`/${"x".repeat(4095)}`])).toHaveLength(1);
     expect(() => listingPaths([`/${"x".repeat(4096)}`])).toThrow();
   });
@@ -234,8 +236,10 @@ describe("baseline and changes", () => {
 
 /** The three lists computed in the simplest way there is. */
 function reference(before: Files, now: Files) {
-  const sort = (names: string[]) => names.sort((a, b) => Buffer.compare(Buffer.from(a, "latin1"), Buffer.from(b, "latin1")));
-  const same = (name: string) => Buffer.compare(before.get(name)?.content ?? Buffer.of(), now.get(name)?.content ?? Buffer.of()) === 0;
+  const sort = (names: string[]) =>
+    names.sort((a, b) => Buffer.compare(Buffer.from(a, "latin1"), Buffer.from(b, "latin1")));
+  const same = (name: string) =>
+    Buffer.compare(before.get(name)?.content ?? Buffer.of(), now.get(name)?.content ?? Buffer.of()) === 0;
   return {
     added: sort([...now.keys()].filter((name) => !before.has(name))),
     modified: sort([...now.keys()].filter((name) => before.has(name) && !same(name))),

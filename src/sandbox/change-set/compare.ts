@@ -5,7 +5,8 @@ import type { FingerprintMode } from "../../contracts/change-set.ts";
 import type { Changes, OtherChange } from "../operations.ts";
 import { compareBytes } from "./paths.ts";
 
-const sameFingerprint = (a: ManifestEntry, b: ManifestEntry): boolean => compareBytes(a.fingerprint, b.fingerprint) === 0;
+const sameFingerprint = (a: ManifestEntry, b: ManifestEntry): boolean =>
+  compareBytes(a.fingerprint, b.fingerprint) === 0;
 
 export class ChangeCollector {
   readonly #added: Uint8Array[] = [];

@@ -85,7 +85,10 @@ class DryRun {
       reply = await this.#runOnCopy();
     } catch (error) {
       await this.#discard().catch((fault: unknown) => {
-        this.context.dependencies.log.error({ sandbox: this.sandbox.id, error: String(fault) }, "a dry-run left a copy");
+        this.context.dependencies.log.error(
+          { sandbox: this.sandbox.id, error: String(fault) },
+          "a dry-run left a copy",
+        );
       });
       throw this.#aborted ? new AgentError("SANDBOX_GONE", "the sandbox was stopped during the dry-run") : error;
     }

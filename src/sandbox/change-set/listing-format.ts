@@ -105,7 +105,8 @@ export function entryLine(path: Uint8Array, entry: ManifestEntry): string {
   return `[${quoted(path)},${kind},${mark},${entry.size},${entry.mode},${entry.uid},${entry.gid}]`;
 }
 
-const isCount = (value: unknown): value is number => typeof value === "number" && Number.isSafeInteger(value) && value >= 0;
+const isCount = (value: unknown): value is number =>
+  typeof value === "number" && Number.isSafeInteger(value) && value >= 0;
 
 function asName(value: unknown): Uint8Array {
   if (typeof value === "string") return Buffer.from(value);

@@ -26,7 +26,11 @@ async function inDirectory(work: (directory: string) => Promise<void>): Promise<
   }
 }
 
-async function write(target: string, entries: readonly ListingEntry[], paths: readonly Uint8Array[] = [Buffer.from("/")]) {
+async function write(
+  target: string,
+  entries: readonly ListingEntry[],
+  paths: readonly Uint8Array[] = [Buffer.from("/")],
+) {
   const writer = await ListingWriter.create(target, paths);
   for (const { path, entry } of entries) {
     writer.entry(path, entry);
@@ -53,7 +57,10 @@ async function readAll(target: string): Promise<ListingEntry[]> {
 }
 
 const plain = (entries: readonly ListingEntry[]) =>
-  entries.map(({ path, entry }) => [Buffer.from(path).toString("hex"), { ...entry, fingerprint: Buffer.from(entry.fingerprint).toString("hex") }]);
+  entries.map(({ path, entry }) => [
+    Buffer.from(path).toString("hex"),
+    { ...entry, fingerprint: Buffer.from(entry.fingerprint).toString("hex") },
+  ]);
 
 const ODD_NAMES = [
   "/a",
@@ -75,7 +82,11 @@ describe("entries", () => {
   test("keep every byte of every name", () => {
     const names = [...ODD_NAMES, Buffer.from([0x2f, 0xff, 0xfe]), Buffer.from([0x2f, 0xef, 0xbb, 0xbf, 0x61])];
     for (const path of names) {
-      for (const entry of [file(), file({ kind: "symlink", fingerprint: path }), file({ fingerprint: new Uint8Array() })]) {
+      for (const entry of [
+        file(),
+        file({ kind: "symlink", fingerprint: path }),
+        file({ fingerprint: new Uint8Array() }),
+      ]) {
         const line = entryLine(path, entry);
         expect(line).not.toContain("\n");
         expect(plain([parseEntry(line)])).toEqual(plain([{ path, entry }]));
@@ -146,7 +157,10 @@ describe("listing files", () => {
   test("one with a line missing or with nonsense in it is corrupt", () =>
     inDirectory(async (directory) => {
       const target = join(directory, "b.json");
-      await write(target, ODD_NAMES.map((path) => ({ path, entry: file() })));
+      await write(
+        target,
+        ODD_NAMES.map((path) => ({ path, entry: file() })),
+      );
       const lines = (await readFile(target, "utf8")).split("\n");
       for (const damaged of [lines.toSpliced(2, 1), lines.toSpliced(2, 1, "nonsense"), ["{}", ...lines.slice(1)]]) {
         await writeFile(target, damaged.join("\n"));

@@ -104,7 +104,8 @@ export class FakeChannel implements GuestChannel {
     const files = listing.filter(([, { kind }]) => kind === "file").length;
     const before = request.base === undefined ? undefined : this.listings.get(keyOf(request.base));
     this.listings.set(keyOf(digest), listing);
-    if (before !== undefined) return { digest, files, delta: true, unchanged: this.#sendDelta(request, before, listing, sink) };
+    if (before !== undefined)
+      return { digest, files, delta: true, unchanged: this.#sendDelta(request, before, listing, sink) };
     this.fullListings += 1;
     for (const [path, entry] of listing) {
       sink.entry(path, entry);
@@ -131,7 +132,9 @@ export class FakeChannel implements GuestChannel {
   }
 
   #sendDelta(request: ManifestRequest, before: Listing, now: Listing, sink: ManifestSink): number {
-    const old = new Map(before.filter(([path]) => isUnder(path, request.paths)).map(([path, entry]) => [keyOf(path), entry]));
+    const old = new Map(
+      before.filter(([path]) => isUnder(path, request.paths)).map(([path, entry]) => [keyOf(path), entry]),
+    );
     const current = new Map(now.map(([path, entry]) => [keyOf(path), entry]));
     let unchanged = 0;
     for (const name of new Set([...old.keys(), ...current.keys()].sort(byLatin1))) {

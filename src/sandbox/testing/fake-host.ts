@@ -17,7 +17,8 @@ export interface FakeProcess {
   paused: boolean;
 }
 
-export type Fault = "plan" | "launch" | "channel" | "stop" | "pause" | "clone" | "make-volume" | "volume" | "group" | "process" | "adopt";
+export type Fault =
+  "plan" | "launch" | "channel" | "stop" | "pause" | "clone" | "make-volume" | "volume" | "group" | "process" | "adopt";
 
 const BOOT_ID = (await Bun.file("/proc/sys/kernel/random/boot_id").text()).trim();
 
