@@ -80,7 +80,7 @@ export const relations: readonly Relation[] = [
   },
   {
     key: [...PROCBOX, "uid_base"],
-    broken: ({ sandbox: { procbox } }) => procbox.uid_base + procbox.uid_count - 1 > UID_MAX,
+    broken: ({ sandbox: { procbox } }) => procbox.uid_base + 2 * procbox.uid_count - 1 > UID_MAX,
     message: `the pool ends beyond the highest uid, ${UID_MAX}`,
   },
 ];

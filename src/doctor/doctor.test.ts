@@ -137,19 +137,19 @@ describe("directories", () => {
 describe("sandbox uids", () => {
   const cases: readonly [name: string, files: Record<string, string>, owner: string][] = [
     ["a subordinate range that begins below", { "/etc/subuid": "ada:100000:100001\n" }, "ada in /etc/subuid"],
-    ["a subordinate range that begins at the last uid", { "/etc/subgid": "bob:204095:1\n" }, "bob in /etc/subgid"],
+    ["a subordinate range that begins at the last uid", { "/etc/subgid": "bob:208191:1\n" }, "bob in /etc/subgid"],
     ["an account inside", { "/etc/passwd": "eve:x:200500:100::/:/bin/sh\n" }, "eve in /etc/passwd"],
     ["a group inside", { "/etc/group": "staff:x:204000:\n" }, "staff in /etc/group"],
   ];
   test.each(cases)("%s", async (_name, files, owner) => {
     expect(await check("uid_range", host({ files }))).toMatchObject({
       state: "failed",
-      found: `200000 to 204095 overlaps ${owner}`,
+      found: `200000 to 208191 overlaps ${owner}`,
     });
   });
 
   test("neighbours do not overlap, and nonsense lines are passed over", async () => {
-    const subuid = "ada:100000:100000\nbob:204096:65536\n# note\n:::\nx:y:z\ncarol:200000:0\n";
+    const subuid = "ada:100000:100000\nbob:208192:65536\n# note\n:::\nx:y:z\ncarol:200000:0\n";
     expect((await check("uid_range", host({ files: { "/etc/subuid": subuid } }))).state).toBe("ok");
   });
 });
