@@ -112,10 +112,13 @@ describe("JSON", () => {
     },
   );
 
-  test.each(["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "application/jsonx", ""])(
-    "refuses content type %p",
-    (type) => {
-      expect(() => checkJsonType(new Request("http://127.0.0.1/", { headers: { "content-type": type } }))).toThrow();
-    },
-  );
+  test.each([
+    "text/plain",
+    "application/x-www-form-urlencoded",
+    "application/json; charset=latin1",
+    "application/jsonx",
+    "",
+  ])("refuses content type %p", (type) => {
+    expect(() => checkJsonType(new Request("http://127.0.0.1/", { headers: { "content-type": type } }))).toThrow();
+  });
 });

@@ -19,7 +19,8 @@ export function outputFields<Name extends string>(
   bytes: Uint8Array,
 ): { [K in Name]: string } & { [K in `${Name}_base64`]?: string } {
   const text = utf8OrNull(bytes);
-  const fields = text === null ? { [name]: lossy.decode(bytes), [`${name}_base64`]: bytes.toBase64() } : { [name]: text };
+  const fields =
+    text === null ? { [name]: lossy.decode(bytes), [`${name}_base64`]: bytes.toBase64() } : { [name]: text };
   return fields as ReturnType<typeof outputFields<Name>>;
 }
 

@@ -25,7 +25,9 @@ test("what was not thrown on purpose is an internal error and is only logged", a
   const response = errorResponse(new Error("password is hunter2 in /etc/secret"), log, "request-7");
   expect(response.status).toBe(500);
   expect(await response.json()).toEqual({ error: "internal error", code: "INTERNAL", details: {} });
-  expect(lines).toEqual([expect.objectContaining({ request_id: "request-7", code: "INTERNAL", err: expect.any(Error) })]);
+  expect(lines).toEqual([
+    expect.objectContaining({ request_id: "request-7", code: "INTERNAL", err: expect.any(Error) }),
+  ]);
 });
 
 test("causes that were written for clients are in the message, others are not", async () => {
@@ -39,7 +41,11 @@ test("headers tell a client what to do", () => {
   const { log } = recordingLog();
   const header = (error: AgentError, name: string) => errorResponse(error, log, "r").headers.get(name);
   expect(header(new AgentError("AUTH_REQUIRED"), "www-authenticate")).toBe("Bearer");
-  expect(header(new AgentError("RATE_LIMITED", undefined, { details: { retry_after_seconds: 7 } }), "retry-after")).toBe("7");
-  expect(header(new AgentError("METHOD_NOT_ALLOWED", undefined, { details: { allow: ["GET", "HEAD"] } }), "allow")).toBe("GET, HEAD");
+  expect(
+    header(new AgentError("RATE_LIMITED", undefined, { details: { retry_after_seconds: 7 } }), "retry-after"),
+  ).toBe("7");
+  expect(
+    header(new AgentError("METHOD_NOT_ALLOWED", undefined, { details: { allow: ["GET", "HEAD"] } }), "allow"),
+  ).toBe("GET, HEAD");
   expect(header(new AgentError("BODY_TOO_LARGE"), "connection")).toBe("close");
 });

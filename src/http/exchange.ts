@@ -3,7 +3,7 @@
 import { limits } from "../config/limits.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { Caller } from "../sandbox/operations.ts";
-import type { HttpTelemetry } from "./dependencies.ts";
+import type { AuditLine, HttpTelemetry } from "./dependencies.ts";
 import { errorResponse } from "./errors.ts";
 import type { Arrival } from "./pipeline.ts";
 
@@ -25,6 +25,11 @@ export interface Routed {
   /** The decoded id of the path: missing where there is none, null where it does not decode. */
   readonly id?: string | null;
 }
+
+type Who = Pick<AuditLine, "actor" | "role" | "tenant">;
+
+/** Who it was while that is not known. */
+const nobody: Who = { actor: "anonymous", role: "none", tenant: null };
 
 const REQUEST_ID_PATTERN = /^[A-Za-z0-9._:-]{1,128}$/;
 
@@ -54,7 +59,7 @@ export class Exchanges {
     const requestId = chooseRequestId(request);
     const url = new URL(request.url, NO_HOST);
     let caller: Caller | null = null;
-    // Bun's idle time would end a request whose answer takes long; while one is handled, the steps have their own limits.
+    // The idle time would end a request whose answer takes long; while one is handled, the steps have their own limits.
     timer?.timeout(request, 0);
     let response: Response;
     try {
@@ -76,31 +81,20 @@ export class Exchanges {
     response.headers.set("x-request-id", requestId);
     response.headers.set("x-content-type-options", "nosniff");
     response.headers.set("cache-control", "no-store");
-    this.#report(request.method, url.pathname, routed.template, response.status, caller, requestId, startedAtMs);
+    this.#report(routed.template, caller ?? nobody, {
+      method: request.method,
+      path: url.pathname,
+      status: response.status,
+      duration_ms: Math.round((performance.now() - startedAtMs) * 1000) / 1000,
+      request_id: requestId,
+    });
     return response;
   }
 
-  #report(
-    method: string,
-    path: string,
-    template: string,
-    status: number,
-    caller: Caller | null,
-    requestId: string,
-    startedAtMs: number,
-  ): void {
-    const durationMs = performance.now() - startedAtMs;
-    this.telemetry.answered(template, KNOWN_METHODS.has(method) ? method : "other", status, durationMs);
-    this.telemetry.audit({
-      actor: caller?.actor ?? "anonymous",
-      role: caller?.role ?? "none",
-      tenant: caller?.tenant ?? null,
-      method,
-      path,
-      status,
-      duration_ms: Math.round(durationMs * 1000) / 1000,
-      request_id: requestId,
-    });
+  #report(template: string, { actor, role, tenant }: Who, done: Omit<AuditLine, keyof Who>): void {
+    const method = KNOWN_METHODS.has(done.method) ? done.method : "other";
+    this.telemetry.answered(template, method, done.status, done.duration_ms);
+    this.telemetry.audit({ actor, role, tenant, ...done });
   }
 }
 

@@ -9,17 +9,25 @@ function request(method: string, headers: Record<string, string>): Request {
 const checkOrigin = (sent: Request) => checkOriginOf(sent, new URL(sent.url));
 
 describe("origin rules", () => {
-  test.each(["127.0.0.1:7788", "localhost:7788", "LOCALHOST", "[::1]:7788", "127.1.2.3:80"])("accepts host %s", (host) => {
-    expect(() => checkOrigin(request("POST", { host }))).not.toThrow();
-  });
-
-  test.each(["evil.example:7788", "localhost.evil.example", "127.0.0.1.nip.io", "192.0.2.1:7788", "[::2]:7788", "0:7788", ""])(
-    "refuses host %p for reads and writes",
+  test.each(["127.0.0.1:7788", "localhost:7788", "LOCALHOST", "[::1]:7788", "127.1.2.3:80"])(
+    "accepts host %s",
     (host) => {
-      expect(() => checkOrigin(request("GET", { host }))).toThrow("Host");
-      expect(() => checkOrigin(request("POST", { host }))).toThrow("Host");
+      expect(() => checkOrigin(request("POST", { host }))).not.toThrow();
     },
   );
+
+  test.each([
+    "evil.example:7788",
+    "localhost.evil.example",
+    "127.0.0.1.nip.io",
+    "192.0.2.1:7788",
+    "[::2]:7788",
+    "0:7788",
+    "",
+  ])("refuses host %p for reads and writes", (host) => {
+    expect(() => checkOrigin(request("GET", { host }))).toThrow("Host");
+    expect(() => checkOrigin(request("POST", { host }))).toThrow("Host");
+  });
 
   const host = "localhost:7788";
   test.each<Record<string, string>>([
@@ -38,12 +46,14 @@ describe("origin rules", () => {
     expect(() => checkOrigin(request("GET", { host, upgrade: "websocket", origin: "http://evil.example" }))).toThrow();
   });
 
-  test.each<Record<string, string>>([{}, { origin: "http://localhost:7788" }, { "sec-fetch-site": "same-origin" }, { "sec-fetch-site": "none" }])(
-    "accepts a write with %p",
-    (headers) => {
-      expect(() => checkOrigin(request("POST", { host, ...headers }))).not.toThrow();
-    },
-  );
+  test.each<Record<string, string>>([
+    {},
+    { origin: "http://localhost:7788" },
+    { "sec-fetch-site": "same-origin" },
+    { "sec-fetch-site": "none" },
+  ])("accepts a write with %p", (headers) => {
+    expect(() => checkOrigin(request("POST", { host, ...headers }))).not.toThrow();
+  });
 
   test("without a Host header the target's host counts", () => {
     const sent = request("GET", {});

@@ -60,7 +60,9 @@ describe("bodies", () => {
 });
 
 describe("queries", () => {
-  const query = queryCheck(Type.Object({ limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 10 })), vm: Type.Optional(Type.String()) }));
+  const query = queryCheck(
+    Type.Object({ limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 10 })), vm: Type.Optional(Type.String()) }),
+  );
 
   test("digits are integers, text stays text, unknown names are ignored", () => {
     expect(query(new URLSearchParams("limit=7&vm=12&x=1"))).toEqual({ limit: 7, vm: "12" });

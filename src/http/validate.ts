@@ -6,7 +6,7 @@ import { type ValueError, ValueErrorType } from "@sinclair/typebox/errors";
 import type { Json } from "../contracts/json.ts";
 import { AgentError } from "../errors/agent-error.ts";
 
-/** Compiles a schema of a JSON body into a check that returns the typed body; throws `INVALID_FIELD` or `BAD_REQUEST`. */
+/** Compiles a schema into a check that returns the typed JSON body; throws `INVALID_FIELD` or `BAD_REQUEST`. */
 export function bodyCheck<S extends TSchema>(schema: S): (value: Json) => Static<S> {
   const check = TypeCompiler.Compile(schema);
   return (value) => {

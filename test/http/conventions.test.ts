@@ -6,14 +6,21 @@ import { AgentError } from "../../src/errors/agent-error.ts";
 import { Harness } from "../../src/http/testing/harness.ts";
 
 describe("errors", () => {
-  test.each(["/", "/v1", "/v1/", "/v1/nothing", "/v1/vms/", "//v1/vms", "/V1/VMS", "/v1/sandboxes/x/process/y", "/%00"])(
-    "%s is no route",
-    async (path) => {
-      const answer = await new Harness().call("GET", path);
-      expect(answer.status).toBe(404);
-      expect(answer.json).toEqual({ error: "no such route", code: "ROUTE_NOT_FOUND", details: {} });
-    },
-  );
+  test.each([
+    "/",
+    "/v1",
+    "/v1/",
+    "/v1/nothing",
+    "/v1/vms/",
+    "//v1/vms",
+    "/V1/VMS",
+    "/v1/sandboxes/x/process/y",
+    "/%00",
+  ])("%s is no route", async (path) => {
+    const answer = await new Harness().call("GET", path);
+    expect(answer.status).toBe(404);
+    expect(answer.json).toEqual({ error: "no such route", code: "ROUTE_NOT_FOUND", details: {} });
+  });
 
   test.each([
     ["POST", "/healthz", "GET, HEAD"],
@@ -104,7 +111,8 @@ describe("every response", () => {
       return (await harness.call("GET", "/healthz", { headers })).headers.get("x-request-id");
     };
     expect(await id("trace-1:a.b_C")).toBe("trace-1:a.b_C");
-    for (const given of [undefined, "", "a b", 'x"y', "ü", "x".repeat(129)]) expect(await id(given)).toMatch(/^[0-9a-f-]{36}$/);
+    for (const given of [undefined, "", "a b", 'x"y', "ü", "x".repeat(129)])
+      expect(await id(given)).toMatch(/^[0-9a-f-]{36}$/);
     expect(await id()).not.toBe(await id());
   });
 
@@ -153,7 +161,9 @@ describe("origins", () => {
   test("with tokens the token decides, and a page cannot know it", async () => {
     const harness = new Harness({ auth: { tokens: [{ token: "t", role: "admin" }] } });
     const headers = { host: "agent.example", origin: "https://console.example" };
-    expect((await harness.call("POST", "/v1/sandboxes", { token: "t", json: { procbox: {} }, headers })).status).toBe(201);
+    expect((await harness.call("POST", "/v1/sandboxes", { token: "t", json: { procbox: {} }, headers })).status).toBe(
+      201,
+    );
     expect((await harness.call("POST", "/v1/sandboxes", { json: { procbox: {} }, headers })).status).toBe(401);
   });
 });
@@ -186,7 +196,10 @@ describe("the service", () => {
   test("is ready when every check holds", async () => {
     const harness = new Harness();
     expect((await harness.call("GET", "/readyz")).json).toEqual({ ready: true, checks: [{ name: "state", ok: true }] });
-    harness.checks = [{ name: "state", ok: true }, { name: "procbox", ok: false, reason: "no Landlock" }];
+    harness.checks = [
+      { name: "state", ok: true },
+      { name: "procbox", ok: false, reason: "no Landlock" },
+    ];
     const answer = await harness.call("GET", "/readyz");
     expect([answer.status, answer.json.ready]).toEqual([503, false]);
   });

@@ -173,7 +173,9 @@ describe("commands", () => {
   test("the agent routes of VMs are the same calls", async () => {
     const harness = new Harness();
     const path = `/v1/vms/${await harness.sandbox()}/agent`;
-    expect((await harness.call("POST", path, { json: { command: "true", timeout_seconds: 2 } })).json.result).toBe("exec");
+    expect((await harness.call("POST", path, { json: { command: "true", timeout_seconds: 2 } })).json.result).toBe(
+      "exec",
+    );
     expect((await harness.call("POST", path, { json: {} })).status).toBe(422);
     expect((await harness.call("POST", path, { json: { command: "true", policy: {} } })).status).toBe(400);
     expect((await harness.call("POST", `${path}/ping`)).json).toEqual({ ok: true });
@@ -299,12 +301,15 @@ describe("change-sets", () => {
   });
 });
 
-test.each(["vms", "sandboxes"])("a snapshot of /v1/%s/{id} is a 501, since no backend here keeps a guest's memory", async (kind) => {
-  const harness = new Harness();
-  const json = { path: "/var/lib/fluxvm/snapshots/a" };
-  const answer = await harness.call("POST", `/v1/${kind}/${await harness.sandbox()}/snapshot`, { json });
-  expect([answer.status, answer.json.code]).toEqual([501, "NOT_SUPPORTED"]);
-});
+test.each(["vms", "sandboxes"])(
+  "a snapshot of /v1/%s/{id} is a 501, since no backend here keeps a guest's memory",
+  async (kind) => {
+    const harness = new Harness();
+    const json = { path: "/var/lib/fluxvm/snapshots/a" };
+    const answer = await harness.call("POST", `/v1/${kind}/${await harness.sandbox()}/snapshot`, { json });
+    expect([answer.status, answer.json.code]).toEqual([501, "NOT_SUPPORTED"]);
+  },
+);
 
 test("host routes list plugins and checks", async () => {
   const harness = new Harness();

@@ -175,7 +175,10 @@ describe("the protocol", () => {
   }
 
   test.each([
-    ["both lengths", `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`],
+    [
+      "both lengths",
+      `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`,
+    ],
     ["two lengths", `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef`],
     ["a negative length", `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Content-Length: -5\r\n\r\n`],
     ["an unknown encoding", `POST /v1/vms/x/stop HTTP/1.1\r\n${host}Transfer-Encoding: gzip\r\n\r\nabc`],
@@ -212,7 +215,9 @@ describe("the protocol", () => {
   test("a second Host header does not help a foreign page", async () => {
     const { url } = await serve();
     expect(await exchange(url, `GET /v1/vms HTTP/1.1\r\n${host}Host: evil\r\n\r\n`)).toMatch(/^HTTP\/1\.1 403 /);
-    expect(await exchange(url, "GET http://127.0.0.1/v1/vms HTTP/1.1\r\nHost: evil\r\n\r\n")).toMatch(/^HTTP\/1\.1 403 /);
+    expect(await exchange(url, "GET http://127.0.0.1/v1/vms HTTP/1.1\r\nHost: evil\r\n\r\n")).toMatch(
+      /^HTTP\/1\.1 403 /,
+    );
   });
 
   test("Expect: 100-continue is answered at once", async () => {

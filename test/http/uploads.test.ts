@@ -28,7 +28,8 @@ test("a hundred parallel uploads take turns", async () => {
     const { url, id } = JSON.parse(await lines()) as { url: string; id: string };
     const idle = await Bun.sleep(50).then(ask);
     const clients = await Promise.all(Array.from({ length: CLIENTS }, () => RawClient.open(url)));
-    const head = `POST /v1/sandboxes/${id}/fs/write HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: ${BODY_BYTES}\r\n\r\n`;
+    const target = `/v1/sandboxes/${id}/fs/write`;
+    const head = `POST ${target} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: ${BODY_BYTES}\r\n\r\n`;
     const gate = Promise.withResolvers<void>();
     const uploads = clients.map(async (client) => {
       await client.send(head);

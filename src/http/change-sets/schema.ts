@@ -7,10 +7,7 @@ const names = Type.Array(Type.String());
 const otherNames = Type.Optional(Type.Array(Type.String(), { description: "Names that are not UTF-8, in Base64." }));
 const mode = Type.Union([Type.Literal("sha256"), Type.Literal("stat")]);
 
-export const baselineBody = Type.Object(
-  { paths: changePaths },
-  { $id: "BaselineRequest" },
-);
+export const baselineBody = Type.Object({ paths: changePaths }, { $id: "BaselineRequest" });
 
 export const changesBody = Type.Object({ paths: Type.Optional(changePaths) }, { $id: "ChangesRequest" });
 
@@ -28,9 +25,7 @@ const otherChange = Type.Object(
   {
     path: Type.Optional(Type.String()),
     path_base64: Type.Optional(Type.String({ description: "Instead of path, when it is not UTF-8." })),
-    change: Type.Union(
-      ["added", "modified", "deleted", "mode", "owner", "type"].map((change) => Type.Literal(change)),
-    ),
+    change: Type.Union(["added", "modified", "deleted", "mode", "owner", "type"].map((change) => Type.Literal(change))),
     kind: Type.Union(ENTRY_KINDS.map((kind) => Type.Literal(kind))),
   },
   { additionalProperties: false },

@@ -9,7 +9,13 @@ import { okSchema } from "../schema.ts";
 import { execReplyFields } from "./reply.ts";
 import { agentBody, execReply, processBody } from "./schema.ts";
 
-const ERRORS = ["COMMAND_TOO_LARGE", "SANDBOX_NOT_READY", "SANDBOX_GONE", "GUEST_UNREACHABLE", "NOT_SUPPORTED"] as const;
+const ERRORS = [
+  "COMMAND_TOO_LARGE",
+  "SANDBOX_NOT_READY",
+  "SANDBOX_GONE",
+  "GUEST_UNREACHABLE",
+  "NOT_SUPPORTED",
+] as const;
 
 export function commandRoutes({ operations }: HttpDependencies): readonly Route[] {
   return [

@@ -24,7 +24,9 @@ const eventQuery = Type.Object({
   vm: Type.Optional(Type.String({ description: "Id of a sandbox." })),
   event: Type.Optional(Type.String({ description: "Prefix of the event's name." })),
   since: Type.Optional(Type.String({ description: "RFC 3339; events at or after it." })),
-  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: limits.eventsPageMax, description: "The newest this many." })),
+  limit: Type.Optional(
+    Type.Integer({ minimum: 1, maximum: limits.eventsPageMax, description: "The newest this many." }),
+  ),
 });
 
 export function eventRoutes({ store }: HttpDependencies): readonly Route[] {

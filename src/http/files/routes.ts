@@ -54,7 +54,7 @@ export function fileRoutes({ operations }: HttpDependencies): readonly Route[] {
 }
 
 function decodeContent(base64: string): Uint8Array {
-  // Looked at before decoding, so that nothing larger is made; Base64 of three sizes has one length, hence the second look.
+  // Before decoding, so that nothing larger is made; three sizes share one length of Base64, hence the second look.
   if (base64.length > Math.ceil(limits.fileMaxBytes / 3) * 4) throw new AgentError("FILE_TOO_LARGE");
   const content = decodeBase64(base64);
   if (content.byteLength > limits.fileMaxBytes) throw new AgentError("FILE_TOO_LARGE");

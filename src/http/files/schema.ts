@@ -14,13 +14,19 @@ export const fileWriteBody = Type.Object(
   {
     path,
     content_base64: Type.String({ description: "At most 64 MiB of content." }),
-    mode: Type.Optional(Type.Integer({ minimum: 0, maximum: 0xffffffff, description: "Permission bits; 0o644 by default." })),
+    mode: Type.Optional(
+      Type.Integer({ minimum: 0, maximum: 0xffffffff, description: "Permission bits; 0o644 by default." }),
+    ),
   },
   { $id: "FileWrite" },
 );
 
 export const fileContentReply = Type.Object(
-  { result: Type.Literal("file-content"), content_base64: Type.String(), mode: Type.Integer({ minimum: 0, maximum: 0o777 }) },
+  {
+    result: Type.Literal("file-content"),
+    content_base64: Type.String(),
+    mode: Type.Integer({ minimum: 0, maximum: 0o777 }),
+  },
   { $id: "FileContent", additionalProperties: false },
 );
 

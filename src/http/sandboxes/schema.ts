@@ -5,7 +5,8 @@ import { listOf, nullable, vmRecordSchema } from "../schema.ts";
 
 const name = Type.String({ minLength: 1, maxLength: limits.sandboxNameMaxChars });
 const labelValue = Type.String({ maxLength: limits.labelMaxChars });
-const unavailable = (description: string) => Type.Optional(Type.Unknown({ description: `${description} Not in this build.` }));
+const unavailable = (description: string) =>
+  Type.Optional(Type.Unknown({ description: `${description} Not in this build.` }));
 
 const procbox = Type.Object(
   {
@@ -24,9 +25,13 @@ export const createBody = Type.Object(
     name: Type.Optional(name),
     tenant: Type.Optional(Type.String({ minLength: 1, maxLength: limits.labelMaxChars })),
     labels: Type.Optional(Type.Record(Type.String(), labelValue)),
-    ttl_seconds: Type.Optional(Type.Integer({ minimum: 1, description: "Deleted this many seconds after its creation." })),
+    ttl_seconds: Type.Optional(
+      Type.Integer({ minimum: 1, description: "Deleted this many seconds after its creation." }),
+    ),
     procbox: Type.Optional(procbox),
-    memory_mib: Type.Optional(Type.Integer({ minimum: 1, description: "Used where procbox.max_memory_mib is absent." })),
+    memory_mib: Type.Optional(
+      Type.Integer({ minimum: 1, description: "Used where procbox.max_memory_mib is absent." }),
+    ),
     backend: Type.Optional(Type.String({ description: "Id of another backend plugin, instead of procbox." })),
     backend_request: Type.Optional(
       Type.Record(Type.String(), Type.Unknown(), { description: "What that backend takes." }),

@@ -1,5 +1,5 @@
-// Checks an answer against the OpenAPI document: its status must be listed for the route, its body must fit the schema of
-// that status, and the code of an error must be one that the route declares.
+// Checks an answer against the OpenAPI document: its status must be listed for the route, its body must fit the schema
+// of that status, and the code of an error must be one that the route declares.
 import { Value } from "@sinclair/typebox/value";
 import { catalogue, type ErrorCode } from "../../errors/catalogue.ts";
 import { errorCodes } from "../openapi.ts";

@@ -54,7 +54,8 @@ export class Harness {
   readonly store = new MemoryStore();
   readonly operations = new FakeOperations(this.store);
   readonly audit: AuditLine[] = [];
-  readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] = [];
+  readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] =
+    [];
   authDenials = 0;
   checks: readonly ReadinessCheck[] = [{ name: "state", ok: true }];
   readonly http: HttpApp;

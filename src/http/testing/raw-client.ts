@@ -43,7 +43,8 @@ export class RawClient {
       const head = this.#received.slice(0, end);
       const length = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0);
       const body = this.#received.slice(end + 4);
-      if (end >= 0 && body.length >= length) return { status: Number(head.slice(9, 12)), head, body: body.slice(0, length) };
+      if (end >= 0 && body.length >= length)
+        return { status: Number(head.slice(9, 12)), head, body: body.slice(0, length) };
       if (this.socket.destroyed) throw new Error(`the connection ended after ${JSON.stringify(this.#received)}`);
       await Bun.sleep(2);
     }
