@@ -78,16 +78,7 @@ pub enum Job {
     /// Makes an empty subvolume with a limit and an owner; with simple quotas nested subvolumes share the limit.
     BtrfsCreate { parent: CString, name: CString, limit_bytes: u64, simple_quota: u32, mode: u32, uid: u32, gid: u32 },
     /// Makes a writable snapshot of a subvolume, with its own limit and owner.
-    BtrfsClone {
-        source: CString,
-        parent: CString,
-        name: CString,
-        limit_bytes: u64,
-        simple_quota: u32,
-        mode: u32,
-        uid: u32,
-        gid: u32,
-    },
+    BtrfsClone { source: CString, parent: CString, name: CString, limit_bytes: u64, simple_quota: u32, mode: u32, uid: u32, gid: u32 },
     /// Deletes a subvolume by name and, as far as the kernel allows at once, its quota group.
     BtrfsDelete { parent: CString, name: CString },
     /// Removes quota groups whose subvolume is gone.
@@ -138,23 +129,11 @@ impl Job {
             }
             8 => {
                 let arguments = Arguments::new(bytes, 36)?;
-                Ok(Self::Mount {
-                    source: arguments.text(0)?,
-                    target: arguments.text(8)?,
-                    r#type: arguments.text(16)?,
-                    options: arguments.text(24)?,
-                    flags: arguments.u32(32)?,
-                })
+                Ok(Self::Mount { source: arguments.text(0)?, target: arguments.text(8)?, r#type: arguments.text(16)?, options: arguments.text(24)?, flags: arguments.u32(32)? })
             }
             9 => {
                 let arguments = Arguments::new(bytes, 36)?;
-                Ok(Self::MountImage {
-                    image: arguments.text(0)?,
-                    target: arguments.text(8)?,
-                    r#type: arguments.text(16)?,
-                    options: arguments.text(24)?,
-                    flags: arguments.u32(32)?,
-                })
+                Ok(Self::MountImage { image: arguments.text(0)?, target: arguments.text(8)?, r#type: arguments.text(16)?, options: arguments.text(24)?, flags: arguments.u32(32)? })
             }
             10 => {
                 let arguments = Arguments::new(bytes, 12)?;
@@ -170,28 +149,11 @@ impl Job {
             }
             13 => {
                 let arguments = Arguments::new(bytes, 40)?;
-                Ok(Self::BtrfsCreate {
-                    parent: arguments.text(0)?,
-                    name: arguments.text(8)?,
-                    limit_bytes: arguments.u64(16)?,
-                    simple_quota: arguments.u32(24)?,
-                    mode: arguments.u32(28)?,
-                    uid: arguments.u32(32)?,
-                    gid: arguments.u32(36)?,
-                })
+                Ok(Self::BtrfsCreate { parent: arguments.text(0)?, name: arguments.text(8)?, limit_bytes: arguments.u64(16)?, simple_quota: arguments.u32(24)?, mode: arguments.u32(28)?, uid: arguments.u32(32)?, gid: arguments.u32(36)? })
             }
             14 => {
                 let arguments = Arguments::new(bytes, 48)?;
-                Ok(Self::BtrfsClone {
-                    source: arguments.text(0)?,
-                    parent: arguments.text(8)?,
-                    name: arguments.text(16)?,
-                    limit_bytes: arguments.u64(24)?,
-                    simple_quota: arguments.u32(32)?,
-                    mode: arguments.u32(36)?,
-                    uid: arguments.u32(40)?,
-                    gid: arguments.u32(44)?,
-                })
+                Ok(Self::BtrfsClone { source: arguments.text(0)?, parent: arguments.text(8)?, name: arguments.text(16)?, limit_bytes: arguments.u64(24)?, simple_quota: arguments.u32(32)?, mode: arguments.u32(36)?, uid: arguments.u32(40)?, gid: arguments.u32(44)? })
             }
             15 => {
                 let arguments = Arguments::new(bytes, 16)?;
@@ -203,12 +165,7 @@ impl Job {
             }
             17 => {
                 let arguments = Arguments::new(bytes, 28)?;
-                Ok(Self::TreeCopy {
-                    source: arguments.text(0)?,
-                    target: arguments.text(8)?,
-                    bytes_max: arguments.u64(16)?,
-                    entries_max: arguments.u32(24)?,
-                })
+                Ok(Self::TreeCopy { source: arguments.text(0)?, target: arguments.text(8)?, bytes_max: arguments.u64(16)?, entries_max: arguments.u32(24)? })
             }
             18 => {
                 let arguments = Arguments::new(bytes, 8)?;

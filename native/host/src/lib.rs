@@ -7,6 +7,7 @@ mod channel;
 mod facts;
 mod handles;
 mod jobs;
+#[rustfmt::skip]
 pub mod layout;
 mod pool;
 mod wire;

@@ -2,8 +2,8 @@
 
 use crate::handles::Handles;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, fallocate, flock, fsync, ioctl_ficlone,
-    ioctl_getflags, ioctl_setflags, open, statfs, syncfs, unlinkat,
+    AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, fallocate, flock, fstatfs, fsync,
+    ioctl_ficlone, ioctl_getflags, ioctl_setflags, open, statfs, syncfs, unlinkat,
 };
 use rustix::io::{Errno, Result};
 use std::ffi::CStr;
@@ -43,9 +43,15 @@ pub fn sync(path: &CStr, whole_file_system: bool) -> Result<()> {
     if whole_file_system { syncfs(&file) } else { fsync(&file) }
 }
 
-/// Makes a file of `bytes` bytes whose blocks are all reserved, and syncs it. On failure no file is left.
+/// Makes a file of `bytes` bytes whose blocks are all reserved, and syncs it. On failure no file is left. What cannot fit
+/// is refused before anything is taken: a file system would fill up first and notice then.
 pub fn allocate(path: &CStr, bytes: u64) -> Result<()> {
     let file = create(path, PRIVATE)?;
+    let facts = fstatfs(&file).inspect_err(|_| discard(path))?;
+    if bytes > facts.f_bavail.saturating_mul(facts.f_bsize.cast_unsigned()) {
+        discard(path);
+        return Err(Errno::NOSPC);
+    }
     // Only copy-on-write file systems know this attribute; in-place writes keep the reservation valid there.
     if let Ok(flags) = ioctl_getflags(&file) {
         let _ = ioctl_setflags(&file, flags | IFlags::NOCOW);
@@ -109,7 +115,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = path_in(&directory, "image");
 
-        assert!(allocate(&path, 1 << 60).is_err());
+        assert_eq!(allocate(&path, 1 << 60), Err(Errno::NOSPC));
         assert!(!directory.path().join("image").exists());
         allocate(&path, 1 << 20).unwrap();
         assert_eq!(allocate(&path, 1 << 20), Err(Errno::EXIST));
