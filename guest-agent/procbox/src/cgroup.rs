@@ -5,7 +5,7 @@ use crate::config::CgroupPaths;
 use crate::limits::KILL_MS_MAX;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
-use nix::unistd::{Gid, Uid, chown, fchownat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, chown, fchownat, unlinkat};
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -99,12 +99,13 @@ impl OomCounter {
     }
 }
 
-/// The leaves below `work`, made on demand and used again once they are empty.
+/// The leaves below `work`, made on demand and used again once they are empty. One that was killed is not: the
+/// kernel kills whatever is born into such a group from outside (it compares kill counts of two different groups).
 pub struct Leaves {
     work: OwnedFd,
     sandbox_gid: Option<u32>,
-    made: Cell<u32>,
-    /// Leaves nobody uses; those at the front may still hold what a command left behind.
+    made: Cell<u64>,
+    /// Leaves nobody uses; some may still hold what a command left behind.
     idle: RefCell<Vec<Leaf>>,
 }
 
@@ -122,35 +123,42 @@ impl Leaves {
     /// An empty leaf.
     pub fn acquire(&self) -> io::Result<Leaf> {
         let mut idle = self.idle.borrow_mut();
-        if let Some(index) = idle.iter().rposition(|leaf| leaf.is_empty()) {
-            return Ok(idle.remove(index));
+        if let Some(index) = idle.iter().rposition(Leaf::is_fresh) {
+            return Ok(idle.swap_remove(index));
         }
+        // The longer the list of those that are still in use, the more are looked at here.
+        idle.retain(|leaf| !self.remove(leaf));
         drop(idle);
-        let name = format!("e{}", self.made.get());
-        self.made.set(self.made.get() + 1);
-        Leaf::make(&self.work, &name, self.sandbox_gid)
+        let name = format!("e{}", self.made.replace(self.made.get() + 1));
+        Leaf::make(&self.work, name, self.sandbox_gid)
     }
 
     /// Takes a leaf back. What still runs in it goes on, and is killed with the sandbox.
     pub fn release(&self, leaf: Leaf) {
-        self.idle.borrow_mut().push(leaf);
+        if leaf.is_fresh() || !self.remove(&leaf) {
+            self.idle.borrow_mut().push(leaf);
+        }
+    }
+
+    /// Removes a leaf that was killed; false when something still runs in it, or it was not killed.
+    fn remove(&self, leaf: &Leaf) -> bool {
+        leaf.killed.get() && unlinkat(&self.work, leaf.name.as_str(), UnlinkatFlags::RemoveDir).is_ok()
     }
 }
 
 /// The control group of one command.
 pub struct Leaf {
+    name: String,
     directory: OwnedFd,
     kill: File,
     events: File,
+    killed: Cell<bool>,
 }
 
 impl Leaf {
-    fn make(work: &OwnedFd, name: &str, sandbox_gid: Option<u32>) -> io::Result<Self> {
-        match mkdirat(work, name, Mode::from_bits_truncate(0o755)) {
-            Err(nix::errno::Errno::EEXIST) => (),
-            other => other?,
-        }
-        let directory = openat(work, name, OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    fn make(work: &OwnedFd, name: String, sandbox_gid: Option<u32>) -> io::Result<Self> {
+        mkdirat(work, name.as_str(), Mode::from_bits_truncate(0o755))?;
+        let directory = openat(work, name.as_str(), OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         if let Some(gid) = sandbox_gid {
             // The kernel lets a process be born in a leaf only when its parent may write here.
             fchownat(&directory, "cgroup.procs", None, Some(Gid::from_raw(gid)), nix::fcntl::AtFlags::empty())?;
@@ -159,7 +167,7 @@ impl Leaf {
         let file = |name: &str, flags| openat(&directory, name, flags | OFlag::O_CLOEXEC, Mode::empty());
         let kill = file("cgroup.kill", OFlag::O_WRONLY)?.into();
         let events = file("cgroup.events", OFlag::O_RDONLY)?.into();
-        Ok(Self { directory, kill, events })
+        Ok(Self { name, directory, kill, events, killed: Cell::new(false) })
     }
 
     /// What a process is born into the group with.
@@ -169,7 +177,13 @@ impl Leaf {
 
     /// Kills every process of the group, also those just being forked.
     pub fn kill(&self) -> io::Result<()> {
+        self.killed.set(true);
         (&self.kill).write_all(b"1")
+    }
+
+    /// Whether a command may be born into it.
+    fn is_fresh(&self) -> bool {
+        !self.killed.get() && self.is_empty()
     }
 
     pub fn is_empty(&self) -> bool {
