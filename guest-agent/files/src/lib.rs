@@ -4,7 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-
 mod errno;
 mod manifest;
 mod read;

@@ -55,7 +55,8 @@ impl OpenedFile {
             if sent > self.max {
                 return Err(self.too_large());
             }
-            out.write_all(&buffer[..count]).map_err(|_| Fault::new(ErrorCode::Cancelled, "nobody reads the content"))?;
+            out.write_all(&buffer[..count])
+                .map_err(|_| Fault::new(ErrorCode::Cancelled, "nobody reads the content"))?;
         }
     }
 

@@ -80,7 +80,8 @@ impl CheckedPath {
         if path.first() != Some(&b'/') || path.contains(&0) {
             return Err(Fault::bad_argument(format!("not an absolute path: {}", path.escape_ascii())));
         }
-        let components: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
+        let components: Vec<&[u8]> =
+            path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
         if components.contains(&b"..".as_slice()) {
             return Err(Fault::bad_argument(format!("a path with ..: {}", path.escape_ascii())));
         }

@@ -2,7 +2,9 @@
 
 use crate::errno;
 use crate::root::{CheckedPath, Root};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -19,7 +21,8 @@ const PARENT_MODE: u32 = 0o755;
 /// `TOO_LARGE`, `NO_SPACE`, `CANCELLED` (the content was cut off), `BAD_ARGUMENT`.
 pub fn write_file(root: &Root, request: &WriteFileRequest, content: &mut impl Read) -> Result<u64, Fault> {
     let path = CheckedPath::new(&request.path)?;
-    let not_regular = |what| Fault::new(ErrorCode::NotRegular, format!("write {}: {what}", path.absolute().escape_ascii()));
+    let not_regular =
+        |what| Fault::new(ErrorCode::NotRegular, format!("write {}: {what}", path.absolute().escape_ascii()));
     let (parent, name) = path.split().ok_or_else(|| not_regular("a directory"))?;
     let directory = open_parent(root, &parent, request.parents)?;
     let mut owner = None;
@@ -58,7 +61,10 @@ fn copy(content: &mut impl Read, mut file: &File, max: u64, path: &CheckedPath) 
         size += count as u64;
         if size > max {
             let path = path.absolute();
-            return Err(Fault::new(ErrorCode::TooLarge, format!("write {}: more than {max} bytes", path.escape_ascii())));
+            return Err(Fault::new(
+                ErrorCode::TooLarge,
+                format!("write {}: more than {max} bytes", path.escape_ascii()),
+            ));
         }
         file.write_all(&buffer[..count]).map_err(|error| path.fault(errno::of(&error), "write"))?;
     }

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use tokio::net::unix::pipe;
-use wire::request::*;
 use wire::Fault;
+use wire::request::*;
 
 /// A future that lives on the server's single thread.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;

@@ -125,7 +125,9 @@ async fn run<G: Guest>(server: &Rc<Server<G>>, request: ExecRequest) -> Result<R
         ExitStatus::Code(code) => code,
         ExitStatus::Signal(signal) => 128 + signal,
     };
-    let text = |head: Head| String::from_utf8(head.bytes).unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into());
+    let text = |head: Head| {
+        String::from_utf8(head.bytes).unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into())
+    };
     Ok(Response::Exec { exit_code, stdout: text(out), stderr: text(err) })
 }
 

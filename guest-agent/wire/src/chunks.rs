@@ -1,8 +1,8 @@
 //! How a file's content travels through a pipe to its writer: u32 big-endian length and that many bytes, again
 //! and again; length 0 says that the content is complete. So a pipe that was cut is never taken for a short file.
 
-use std::io::{Error, ErrorKind, Read, Result};
 use crate::limits::DATA_MAX;
+use std::io::{Error, ErrorKind, Read, Result};
 
 /// The bytes that commit an upload.
 pub const COMMIT: [u8; 4] = [0; 4];

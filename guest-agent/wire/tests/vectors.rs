@@ -52,7 +52,9 @@ fn frames() {
         }
         let expected = case["frames"].as_array().unwrap().iter();
         let expected: Vec<_> = expected
-            .map(|frame| (frame["stream"].as_u64().unwrap(), frame["kind"].as_u64().unwrap(), text(frame, "payload_hex").into()))
+            .map(|frame| {
+                (frame["stream"].as_u64().unwrap(), frame["kind"].as_u64().unwrap(), text(frame, "payload_hex").into())
+            })
             .collect();
         assert_eq!((frames, outcome), (expected, Ok(case["rest"].as_u64().unwrap())), "{case}");
     }

@@ -1,6 +1,6 @@
 //! Commands of a virtual machine: children in process groups of their own.
 
-use super::guest::{new_pipe, no_pipe};
+use super::guest::{new_pipe, no_pipe, panicked};
 use rustix::fs::{MemfdFlags, memfd_create};
 use service::{Control, Ended, Execution, ExitStatus};
 use std::cell::{Cell, RefCell};
@@ -13,6 +13,7 @@ use std::process::Stdio;
 use std::rc::Rc;
 use tokio::net::unix::pipe;
 use tokio::process::Command;
+use tokio::task::spawn_local;
 use wire::limits::ARGUMENT_MAX;
 use wire::request::{ExecRequest, Program};
 use wire::{ErrorCode, Fault};
@@ -53,14 +54,16 @@ pub fn start(running: &Rc<Running>, request: &ExecRequest) -> Result<Execution, 
     };
     command.current_dir(directory).stdin(child_stdin).stdout(child_stdout).stderr(child_stderr).process_group(0);
     set_environment(&mut command, request);
-    let mut child = command.spawn().map_err(|error| Fault::new(ErrorCode::SpawnFailed, format!("cannot start: {error}")))?;
+    let mut child =
+        command.spawn().map_err(|error| Fault::new(ErrorCode::SpawnFailed, format!("cannot start: {error}")))?;
     drop((command, script));
     let pid = child.id().expect("it has just been started");
     let alive = Rc::new(Cell::new(true));
     running.groups.borrow_mut().insert(pid);
     let control = Group { id: pid, alive: alive.clone() };
     let (running, kill_group) = (running.clone(), request.kill_group);
-    let ended = Box::pin(async move {
+    // A task of its own waits for it, so that a command that nobody follows leaves no zombie.
+    let waiting = spawn_local(async move {
         let waited = child.wait().await;
         if kill_group {
             signal_group(pid, libc::SIGKILL);
@@ -74,6 +77,7 @@ pub fn start(running: &Rc<Running>, request: &ExecRequest) -> Result<Execution, 
         };
         Ok(Ended { status, oom_killed: false })
     });
+    let ended = Box::pin(async { waiting.await.map_err(panicked)? });
     Ok(Execution {
         pid,
         stdin,
@@ -107,7 +111,8 @@ fn program(request: &ExecRequest) -> Result<(Command, Option<File>), Fault> {
         }
         Program::Shell(text) => {
             // Longer than one argument may be: the shell reads it from a descriptor that it inherits.
-            let script = script(text).map_err(|error| Fault::new(ErrorCode::SpawnFailed, format!("no script: {error}")))?;
+            let script =
+                script(text).map_err(|error| Fault::new(ErrorCode::SpawnFailed, format!("no script: {error}")))?;
             let mut command = Command::new(SHELL);
             command.arg(format!("/proc/self/fd/{}", script.as_raw_fd()));
             Ok((command, Some(script)))

@@ -126,7 +126,8 @@ impl Drop for CancelOnDrop {
     }
 }
 
-fn panicked(_: JoinError) -> Fault {
+/// The fault of a task that panicked.
+pub fn panicked(_: JoinError) -> Fault {
     Fault::new(ErrorCode::Internal, "the operation failed inside the guest agent")
 }
 

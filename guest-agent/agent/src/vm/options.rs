@@ -50,7 +50,8 @@ impl Options {
     pub fn authority(&self) -> Authority {
         use std::io::Read;
         let mut token = Vec::new();
-        let read = std::fs::File::open(&self.token_file).and_then(|file| file.take(TOKEN_MAX as u64 + 1).read_to_end(&mut token));
+        let read = std::fs::File::open(&self.token_file)
+            .and_then(|file| file.take(TOKEN_MAX as u64 + 1).read_to_end(&mut token));
         match read {
             Ok(count) if count > TOKEN_MAX => refuse_all("the token file is too long"),
             Ok(_) => Authority::token(&token),

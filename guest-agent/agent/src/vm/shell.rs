@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use tokio::process::Command;
+use tokio::task::spawn_local;
 use wire::{ErrorCode, Fault};
 
 const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
@@ -25,9 +26,11 @@ pub fn open(cols: u16, rows: u16) -> Result<Shell, Fault> {
     // SAFETY: between fork and exec the closure makes system calls only, on memory that was prepared before.
     unsafe { command.pre_exec(move || take_terminal(&terminal)) };
     let mut child = command.spawn().map_err(failed)?;
-    let ended = Box::pin(async move {
+    // A task of its own waits for it, so that a session that is given up leaves no zombie.
+    let waiting = spawn_local(async move { child.wait().await });
+    let ended = Box::pin(async {
         // How a shell ended is of no interest to version 1.
-        let _ = child.wait().await;
+        let _ = waiting.await;
     });
     Ok(Shell { master, ended })
 }

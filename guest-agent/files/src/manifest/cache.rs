@@ -131,11 +131,8 @@ mod tests {
 
     #[test]
     fn what_was_not_seen_goes_when_there_is_too_much() {
-        let learned = |inode| Learned {
-            file: FileId { device: 1, inode },
-            stamp: stamp((5, 1), (5, 1)),
-            fingerprint: [0; 32],
-        };
+        let learned =
+            |inode| Learned { file: FileId { device: 1, inode }, stamp: stamp((5, 1), (5, 1)), fingerprint: [0; 32] };
         let mut cache = Cache::default();
         cache.learn(vec![learned(u64::MAX)], 1);
         cache.learn((0..FILES_MAX as u64).map(learned).collect(), 2);

@@ -1,14 +1,16 @@
 //! The walk: a few threads that read directories, look at each entry and hash what is not known. It follows no
 //! link, stays on the file system it started on, opens only regular files, and either sees everything or fails.
 
+use super::WalkReport;
 use super::cache::{Cache, FileId, Learned, Sha256, Stamp};
 use super::listing::too_long;
 use super::mapped::{Mapped, stamps_changes};
 use super::tree::{Directory, DirectoryId, Fingerprint, Forest, Name, Names, Record, Start};
-use super::WalkReport;
 use crate::errno::describe;
 use crate::root::{CheckedPath, Root, resolve_at};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags, openat, readlinkat_raw, statx};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags, openat, readlinkat_raw, statx,
+};
 use rustix::io::Errno;
 use sha2::Digest;
 use std::mem::MaybeUninit;
@@ -141,6 +143,13 @@ struct State {
     failed: Option<Fault>,
 }
 
+/// Entries of one directory, all or some of them.
+struct Found {
+    directory: DirectoryId,
+    names: Arc<Names>,
+    records: Vec<Record>,
+}
+
 /// What one thread has found, beside the records.
 #[derive(Default)]
 struct Finds {
@@ -167,8 +176,7 @@ struct Walk<'a> {
     listing_bytes: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
-    /// Records by directory, in parts.
-    found: Mutex<Vec<(DirectoryId, Arc<Names>, Vec<Record>)>>,
+    found: Mutex<Vec<Found>>,
 }
 
 impl Walk<'_> {
@@ -187,7 +195,9 @@ impl Walk<'_> {
         let mut scratch = Scratch { buffer: vec![0; READ_BUFFER_SIZE], finds: Finds::default() };
         while let Some(task) = self.next_task() {
             let done = match task {
-                _ if self.cancel.load(Ordering::Relaxed) => Err(Fault::new(ErrorCode::Cancelled, "the walk was given up")),
+                _ if self.cancel.load(Ordering::Relaxed) => {
+                    Err(Fault::new(ErrorCode::Cancelled, "the walk was given up"))
+                }
                 Task::Enter { id, anchor, path } => self.enter(id, anchor, path, &mut scratch),
                 Task::Look(listed, range) => self.look_at(&listed, range, &mut scratch),
             };
@@ -255,7 +265,12 @@ impl Walk<'_> {
         }
     }
 
-    fn read_directory(&self, anchor: usize, path: &[u8], directory: BorrowedFd<'_>) -> Result<(Names, Vec<Named>), Fault> {
+    fn read_directory(
+        &self,
+        anchor: usize,
+        path: &[u8],
+        directory: BorrowedFd<'_>,
+    ) -> Result<(Names, Vec<Named>), Fault> {
         let mut names = Names::default();
         let mut entries = Vec::new();
         let mut listing_bytes = 0;
@@ -303,7 +318,8 @@ impl Walk<'_> {
             if record.inside.is_some() {
                 let id = self.new_directory();
                 record.inside = Some(id);
-                let path = if listed.path.is_empty() { name.to_vec() } else { [&listed.path, &b"/"[..], name].concat() };
+                let path =
+                    if listed.path.is_empty() { name.to_vec() } else { [&listed.path, &b"/"[..], name].concat() };
                 inner.push(Task::Enter { id, anchor: listed.anchor, path });
             }
             records.push(record);
@@ -316,7 +332,8 @@ impl Walk<'_> {
         if !inner.is_empty() {
             self.add_tasks(inner);
         }
-        self.found.lock().expect("a walker panicked").push((listed.id, listed.names.clone(), records));
+        let found = Found { directory: listed.id, names: listed.names.clone(), records };
+        self.found.lock().expect("a walker panicked").push(found);
         Ok(())
     }
 
@@ -412,7 +429,11 @@ impl Walk<'_> {
         let mapped = self.mapped.as_ref().is_none_or(|mapped| mapped.contains(stat.stx_ino));
         let same_system = device(stat) == device(&anchor.stat);
         if anchor.remember && same_system && !mapped && stamp.is_settled_before(self.taken_ns) {
-            finds.learned.push(Learned { file: FileId { device: device(stat), inode: stat.stx_ino }, stamp, fingerprint });
+            finds.learned.push(Learned {
+                file: FileId { device: device(stat), inode: stat.stx_ino },
+                stamp,
+                fingerprint,
+            });
         }
     }
 
@@ -439,7 +460,12 @@ impl Walk<'_> {
     }
 
     /// A symbolic link's target, or `None` when it is no link any more.
-    fn target(&self, directory: BorrowedFd<'_>, name: &std::ffi::CStr, buffer: &mut [u8]) -> Result<Option<Box<[u8]>>, Stop> {
+    fn target(
+        &self,
+        directory: BorrowedFd<'_>,
+        name: &std::ffi::CStr,
+        buffer: &mut [u8],
+    ) -> Result<Option<Box<[u8]>>, Stop> {
         match readlinkat_raw(directory, name, &mut buffer[..PATH_MAX]) {
             Ok(length) => {
                 self.count_listing(length as u64).map_err(Stop::Fault)?;
@@ -469,10 +495,10 @@ impl Walk<'_> {
         }
         let mut forest = Forest::default();
         forest.directories.resize_with(state.directories as usize, Directory::default);
-        for (id, names, records) in self.found.into_inner().expect("a walker panicked") {
-            let directory = &mut forest.directories[id as usize];
-            directory.names = names;
-            directory.records.extend(records);
+        for found in self.found.into_inner().expect("a walker panicked") {
+            let directory = &mut forest.directories[found.directory as usize];
+            directory.names = found.names;
+            directory.records.extend(found.records);
         }
         for (content, (path, anchor)) in starts.iter().zip(&self.anchors).enumerate() {
             forest.starts.push(Start {
@@ -483,7 +509,8 @@ impl Walk<'_> {
                 content: content as DirectoryId,
             });
         }
-        let mut walked = Walked { forest, learned: Vec::new(), generation: self.generation, report: WalkReport::default() };
+        let mut walked =
+            Walked { forest, learned: Vec::new(), generation: self.generation, report: WalkReport::default() };
         for mut find in finds {
             walked.learned.append(&mut find.learned);
             walked.report.hashed += find.report.hashed;

@@ -150,7 +150,7 @@ fn an_unreadable_file_has_an_empty_fingerprint() {
     tree.write("open", "open");
     tree.write("closed", "closed");
     std::fs::set_permissions(&tree.path, PermissionsExt::from_mode(0o755)).unwrap();
-    std::fs::set_permissions(tree.path.join("closed"), PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(tree.path.join("closed"), PermissionsExt::from_mode(0o000)).unwrap();
     let mut manifests = manifests(&tree);
     let (first, second) = as_nobody(|| {
         let mut run = || run(&mut manifests, &request(&["/"])).unwrap().0;
@@ -167,7 +167,7 @@ fn an_unreadable_directory_fails_the_walk_by_name() {
     let tree = Tree::new();
     tree.write("d/closed/inside", "inside");
     std::fs::set_permissions(&tree.path, PermissionsExt::from_mode(0o755)).unwrap();
-    std::fs::set_permissions(tree.path.join("d/closed"), PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(tree.path.join("d/closed"), PermissionsExt::from_mode(0o000)).unwrap();
     let mut manifests = manifests(&tree);
     let fault = as_nobody(|| run(&mut manifests, &request(&["/"]))).unwrap_err();
     std::fs::set_permissions(tree.path.join("d/closed"), PermissionsExt::from_mode(0o755)).unwrap();
@@ -244,7 +244,8 @@ fn a_store_through_an_old_mapping_is_seen() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the kernel chooses the place, and the file is as long as the mapping.
-    let page = unsafe { mmap(std::ptr::null_mut(), 4096, protection, MapFlags::SHARED, &file, 0) }.unwrap().cast::<u8>();
+    let page =
+        unsafe { mmap(std::ptr::null_mut(), 4096, protection, MapFlags::SHARED, &file, 0) }.unwrap().cast::<u8>();
     // SAFETY: inside the mapping made above, which nobody else uses.
     let store = |byte: u8| unsafe { page.write_volatile(byte) };
     store(b'b');

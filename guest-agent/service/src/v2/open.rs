@@ -87,7 +87,8 @@ async fn perform<G: Guest>(
         Operation::Manifest(request) => transfer::manifest(guest, &stream, request).await?,
         Operation::ResetIdentity(request) => {
             let identity = guest.identity();
-            let identity = identity.ok_or_else(|| Fault::new(ErrorCode::UnknownOp, "this guest has no identity to reset"))?;
+            let identity =
+                identity.ok_or_else(|| Fault::new(ErrorCode::UnknownOp, "this guest has no identity to reset"))?;
             stream.message(Kind::End, &identity.reset_identity(request)).await;
         }
         Operation::Shutdown(request) => {
