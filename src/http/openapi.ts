@@ -9,7 +9,14 @@ type Document = Record<string, unknown>;
 /** Codes that any route may answer. */
 const ALWAYS: readonly ErrorCode[] = ["INTERNAL", "SHUTTING_DOWN", "BODY_TOO_LARGE", "BODY_TOO_SLOW", "BAD_REQUEST"];
 /** Codes of routes that ask who is calling. */
-const AUTHENTICATED: readonly ErrorCode[] = ["AUTH_REQUIRED", "ORIGIN_REFUSED", "RATE_LIMITED", "STATE_UNAVAILABLE"];
+const AUTHENTICATED: readonly ErrorCode[] = [
+  "AUTH_REQUIRED",
+  "ORIGIN_REFUSED",
+  "RATE_LIMITED",
+  "STATE_UNAVAILABLE",
+  "HOST_FULL",
+  "DEADLINE_EXCEEDED",
+];
 const WITH_BODY: readonly ErrorCode[] = ["MALFORMED_JSON", "UNSUPPORTED_MEDIA_TYPE", "INVALID_FIELD", "UPLOADS_BUSY"];
 const IDEMPOTENT: readonly ErrorCode[] = ["IDEMPOTENCY_KEY_INVALID", "IDEMPOTENCY_IN_FLIGHT", "IDEMPOTENCY_MISMATCH"];
 

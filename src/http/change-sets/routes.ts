@@ -4,19 +4,12 @@ import { AgentError } from "../../errors/agent-error.ts";
 import { nameListFields } from "../bytes-text.ts";
 import { execReplyFields } from "../commands/reply.ts";
 import type { HttpDependencies } from "../dependencies.ts";
+import { guestFailures, launchFailures, listingFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { changeFields } from "./reply.ts";
 import { baselineBody, baselineReply, changesBody, changesReply, dryRunBody, dryRunReply } from "./schema.ts";
 
-const ERRORS = [
-  "PATH_INVALID",
-  "WALK_FAILED",
-  "LISTING_TOO_LARGE",
-  "SANDBOX_NOT_READY",
-  "SANDBOX_BUSY",
-  "GUEST_UNREACHABLE",
-  "NOT_SUPPORTED",
-] as const;
+const ERRORS = [...guestFailures, ...listingFailures];
 
 export function changeSetRoutes({ operations }: HttpDependencies): readonly Route[] {
   return [
@@ -67,7 +60,7 @@ export function changeSetRoutes({ operations }: HttpDependencies): readonly Rout
       summary: "Runs a command, says what it would change, and leaves the sandbox as it was.",
       body: dryRunBody,
       success: { status: 200, schema: dryRunReply },
-      errors: [...ERRORS, "COMMAND_TOO_LARGE", "DRY_RUN_BUSY", "DRY_RUN_NOT_REVERTED", "WORKSPACE_FULL"],
+      errors: [...ERRORS, ...launchFailures, "COMMAND_TOO_LARGE", "DRY_RUN_BUSY", "DRY_RUN_NOT_REVERTED"],
       handler: async ({ caller, id, body }) => {
         const { command, timeout_seconds: timeoutSeconds, paths } = body;
         if (Buffer.byteLength(command) > limits.commandMaxBytes) throw new AgentError("COMMAND_TOO_LARGE");

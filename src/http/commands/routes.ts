@@ -4,18 +4,11 @@ import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { ProcessRequest } from "../../sandbox/operations.ts";
 import type { HttpDependencies } from "../dependencies.ts";
+import { guestFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { okSchema } from "../schema.ts";
 import { execReplyFields } from "./reply.ts";
 import { agentBody, execReply, processBody } from "./schema.ts";
-
-const ERRORS = [
-  "COMMAND_TOO_LARGE",
-  "SANDBOX_NOT_READY",
-  "SANDBOX_GONE",
-  "GUEST_UNREACHABLE",
-  "NOT_SUPPORTED",
-] as const;
 
 export function commandRoutes({ operations }: HttpDependencies): readonly Route[] {
   return [
@@ -28,7 +21,7 @@ export function commandRoutes({ operations }: HttpDependencies): readonly Route[
       summary: "Runs one command to its end; everything it started is killed then.",
       body: processBody,
       success: { status: 200, schema: execReply },
-      errors: ERRORS,
+      errors: [...guestFailures, "COMMAND_TOO_LARGE"],
       handler: async ({ caller, id, body }) =>
         execReplyFields(await operations.process(caller, id, processRequest(body))),
     }),
@@ -41,7 +34,7 @@ export function commandRoutes({ operations }: HttpDependencies): readonly Route[
       summary: "Runs one shell command through the guest agent.",
       body: agentBody,
       success: { status: 200, schema: execReply },
-      errors: ERRORS,
+      errors: [...guestFailures, "COMMAND_TOO_LARGE"],
       handler: async ({ caller, id, body }) =>
         execReplyFields(await operations.process(caller, id, processRequest(body))),
     }),
@@ -53,7 +46,7 @@ export function commandRoutes({ operations }: HttpDependencies): readonly Route[
       tag: "commands",
       summary: "Asks the guest agent for a sign of life.",
       success: { status: 200, schema: okSchema },
-      errors: ["SANDBOX_NOT_READY", "SANDBOX_GONE", "GUEST_UNREACHABLE"],
+      errors: guestFailures,
       handler: async ({ caller, id }) => {
         await operations.ping(caller, id);
         return { ok: true };

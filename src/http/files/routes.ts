@@ -2,6 +2,7 @@
 import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { HttpDependencies } from "../dependencies.ts";
+import { guestFailures, pathFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { fileContentReply, fileReadBody, fileWriteBody, fileWrittenReply } from "./schema.ts";
 
@@ -10,8 +11,6 @@ const MODE_MASK = 0o777;
 
 const READ_PATHS = ["/v1/sandboxes/:id/fs/read", "/v1/vms/:id/agent/get-file"];
 const WRITE_PATHS = ["/v1/sandboxes/:id/fs/write", "/v1/vms/:id/agent/put-file"];
-const GUEST_ERRORS = ["SANDBOX_NOT_READY", "SANDBOX_GONE", "GUEST_UNREACHABLE", "CONFINEMENT_UNAVAILABLE"] as const;
-const FILE_ERRORS = ["PATH_INVALID", "FILE_NOT_REGULAR", "FILE_DENIED", "FILE_IS_SYMLINK", "FILE_TOO_LARGE"] as const;
 
 export function fileRoutes({ operations }: HttpDependencies): readonly Route[] {
   const reads = READ_PATHS.map((path) =>
@@ -24,7 +23,7 @@ export function fileRoutes({ operations }: HttpDependencies): readonly Route[] {
       summary: "Reads a regular file.",
       body: fileReadBody,
       success: { status: 200, schema: fileContentReply },
-      errors: [...FILE_ERRORS, ...GUEST_ERRORS, "FILE_NOT_FOUND"],
+      errors: [...guestFailures, ...pathFailures],
       handler: async ({ caller, id, body }) => {
         const { content, mode } = await operations.readFile(caller, id, body.path);
         return { result: "file-content", content_base64: content.toBase64(), mode: mode & MODE_MASK };
@@ -42,7 +41,7 @@ export function fileRoutes({ operations }: HttpDependencies): readonly Route[] {
       body: fileWriteBody,
       bodyMaxBytes: limits.requestBodyMaxBytes,
       success: { status: 200, schema: fileWrittenReply },
-      errors: [...FILE_ERRORS, ...GUEST_ERRORS, "WORKSPACE_FULL"],
+      errors: [...guestFailures, ...pathFailures, "WORKSPACE_FULL"],
       handler: async ({ caller, id, body }) => {
         const mode = (body.mode ?? MODE_DEFAULT) & MODE_MASK;
         await operations.writeFile(caller, id, body.path, decodeContent(body.content_base64), mode);

@@ -2,6 +2,7 @@
 // record, so `/v1/vms/{id}` and `/v1/sandboxes/{id}` answer alike.
 import { AgentError } from "../../errors/agent-error.ts";
 import type { HttpDependencies } from "../dependencies.ts";
+import { guestFailures, launchFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { vmRecordSchema } from "../schema.ts";
 import { createRequest } from "./create.ts";
@@ -33,19 +34,14 @@ function collectionRoutes({ operations }: HttpDependencies): readonly Route[] {
       success: { status: 201, schema: vmRecordSchema },
       idempotent: true,
       errors: [
+        ...launchFailures,
         "INVALID_ID",
         "CREATE_KIND_MISSING",
         "PROCBOX_DISABLED",
         "TENANT_REFUSED",
         "QUOTA_EXCEEDED",
         "SANDBOX_EXISTS",
-        "LAUNCH_FAILED",
-        "NOT_SUPPORTED",
-        "CONFINEMENT_UNAVAILABLE",
-        "UID_POOL_EXHAUSTED",
         "SANDBOXES_EXHAUSTED",
-        "PLUGIN_NOT_FOUND",
-        "HOST_FULL",
       ],
       handler: ({ caller, body, idempotency }) => operations.create(caller, { ...createRequest(body), idempotency }),
     }),
@@ -85,7 +81,7 @@ function recordRoutes({ operations }: HttpDependencies, prefix: string): readonl
       tag,
       summary,
       success: { status: 200, schema: vmRecordSchema },
-      errors: ["INVALID_STATE", "SANDBOX_BUSY", "LAUNCH_FAILED", "NOT_SUPPORTED", "CONFINEMENT_UNAVAILABLE"],
+      errors: [...launchFailures, ...guestFailures],
       handler: ({ caller, id }) => operations[name as keyof typeof TRANSITIONS](caller, id),
     }),
   );
@@ -109,6 +105,7 @@ function recordRoutes({ operations }: HttpDependencies, prefix: string): readonl
       summary: "Renames a sandbox or changes its labels.",
       body: patchBody,
       success: { status: 200, schema: vmRecordSchema },
+      errors: ["SANDBOX_BUSY"],
       handler: ({ caller, id, body }) => operations.update(caller, id, body),
     }),
     defineRoute({
