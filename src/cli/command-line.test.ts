@@ -165,6 +165,31 @@ describe("exec", () => {
     expect(done).toMatchObject({ stdout: "head", stderr: "fluxctl: stdout is cut, 99 bytes are missing\n" });
   });
 
+  test("a redirected file is added to, not written over", async () => {
+    exec = { stdout: "out\n", stderr: "err\n" };
+    const file = join(directory, "redirected");
+    const line = `"$@" >> ${file} 2>&1; "$@" >> ${file} 2>&1; { "$@"; echo between; "$@"; } > ${file}.2 2>&1`;
+    const main = join(import.meta.dir, "../main.ts");
+    const child = Bun.spawn(["sh", "-c", line, "sh", process.execPath, main, "sandbox", "exec", ID, "--", "x"], {
+      env: { PATH: process.env.PATH ?? "", FLUXVM_URL: stub.url },
+    });
+    await child.exited;
+    expect(await Bun.file(file).text()).toBe("out\nerr\nout\nerr\n");
+    expect(await Bun.file(`${file}.2`).text()).toBe("out\nerr\nbetween\nout\nerr\n");
+  });
+
+  test("output that cannot be written is exit 1, silently when nobody reads it", async () => {
+    exec = { stdout: "x".repeat(4 * 1024 * 1024) };
+    const main = join(import.meta.dir, "../main.ts");
+    const line = '( "$@"; echo "exit $?" >&2 ) | head -c 10; "$@" > /dev/full; echo "exit $?" >&2';
+    const child = Bun.spawn(["sh", "-c", line, "sh", process.execPath, main, "sandbox", "exec", ID, "--", "x"], {
+      env: { PATH: process.env.PATH ?? "", FLUXVM_URL: stub.url },
+      stderr: "pipe",
+    });
+    const stderr = await new Response(child.stderr).text();
+    expect(stderr).toBe("exit 1\nfluxctl: ENOSPC: no space left on device, write\nexit 1\n");
+  });
+
   test("16 MiB arrive whole through a pipe", async () => {
     const large = Buffer.alloc(16 * 1024 * 1024, 0xfe);
     exec = { stdout: "", stdout_base64: large.toString("base64") };

@@ -36,6 +36,8 @@ function failureOf(error: unknown): { status: number; text: string } {
     return { status: EXIT.failure, text: `fluxctl: ${printable(error.code)}: ${printable(error.message)}\n` };
   }
   if (error instanceof AgentError) return { status: EXIT.failure, text: agentFailure(error) };
+  // Whoever read our output has seen enough, as in `fluxctl … | head`.
+  if ((error as NodeJS.ErrnoException | null)?.code === "EPIPE") return { status: EXIT.failure, text: "" };
   const message = error instanceof Error ? error.message : String(error);
   return { status: EXIT.failure, text: `fluxctl: ${printable(message)}\n` };
 }

@@ -14,13 +14,22 @@ export interface Terminal {
 /** The process's own. */
 export function processTerminal(): Terminal {
   const environment = process.env;
+  // `write` reports a failure to its caller; the stream reports it once more, and unheard that would end the process.
+  for (const stream of [process.stdout, process.stderr]) stream.on("error", () => undefined);
   return {
     environment,
     colour: process.stdout.isTTY === true && !environment.NO_COLOR && environment.TERM !== "dumb",
-    out: async (data) => void (await Bun.write(Bun.stdout, data)),
-    err: async (data) => void (await Bun.write(Bun.stderr, data)),
+    out: (data) => write(process.stdout, data),
+    err: (data) => write(process.stderr, data),
     input: readInput,
   };
+}
+
+/** `Bun.write` would write a redirected file from its beginning; a stream goes on where the last program stopped. */
+function write(stream: NodeJS.WriteStream, data: string | Uint8Array): Promise<void> {
+  return new Promise((resolve, reject) => {
+    stream.write(data, (error) => (error ? reject(error) : resolve()));
+  });
 }
 
 async function readInput(maxBytes: number): Promise<Uint8Array> {
