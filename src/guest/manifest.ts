@@ -122,14 +122,16 @@ class Receiver implements StreamHandler {
     const files = integer(end, "files");
     const { kind, entries, unfinishedBytes } = this.#reader;
     if (digest.length !== DIGEST_BYTES || text(end, "mode") !== MODE) throw new ProtocolViolation("an unknown digest");
-    if (unfinishedBytes > 0 || integer(end, "entries") !== entries) throw new ProtocolViolation("a listing with a gap");
+    if (unfinishedBytes > 0) throw new ProtocolViolation("a listing that ends within an entry");
     if (kind !== null && (kind === "delta") !== delta) throw new ProtocolViolation("a listing of the other kind");
     if (delta) {
       if (this.#request.base === undefined) throw new ProtocolViolation("a difference that was not asked for");
       return { digest, files, delta, unchanged: integer(end, "unchanged") };
     }
     if (!this.#hash.digest().equals(digest)) throw new ProtocolViolation("the listing does not match its digest");
-    if (files !== this.#reader.files) throw new ProtocolViolation("a wrong number of files");
+    if (files !== this.#reader.files || integer(end, "entries") !== entries) {
+      throw new ProtocolViolation("a listing with another number of entries");
+    }
     return { digest, files, delta, unchanged: 0 };
   }
 }

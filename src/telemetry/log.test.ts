@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { closeSync, constants, mkdtempSync, openSync, rmSync } from "node:fs";
 import { AgentError } from "../errors/agent-error.ts";
 import { createLogger, type LogLevel } from "./log.ts";
 
@@ -75,12 +76,49 @@ describe("secrets", () => {
   });
 });
 
-test("the default destination is stderr, written before the process exits", async () => {
-  const script = `import { createLogger } from ${JSON.stringify(`${import.meta.dir}/log.ts`)};
-    createLogger({ level: "info" }).info({ a: 1 }, "last words"); process.exit(3);`;
-  const child = Bun.spawn([process.execPath, "-e", script], { stdout: "pipe", stderr: "pipe" });
-  const [out, err, code] = await Promise.all([child.stdout.text(), child.stderr.text(), child.exited]);
-  expect(code).toBe(3);
-  expect(out).toBe("");
-  expect(JSON.parse(err)).toMatchObject({ level: "info", a: 1, msg: "last words" });
+describe("standard error", () => {
+  const command = (body: string) => {
+    const script = `import { createLogger } from ${JSON.stringify(`${import.meta.dir}/log.ts`)};
+      const log = createLogger({ level: "info" }); ${body}`;
+    return [process.execPath, "-e", script];
+  };
+  const run = (body: string) => Bun.spawn(command(body), { stdout: "pipe", stderr: "pipe" });
+
+  test.each([
+    ["process.exit", "process.exit(3)", 3],
+    ["an uncaught error", "throw new Error('bug')", 1],
+    ["the end", "", 0],
+  ])("has everything that was logged before %s", async (_, ending, code) => {
+    const child = run(`for (let n = 0; n < 500; n++) log.info({ n }, "x".repeat(1000)); ${ending}`);
+    const [out, err] = await Promise.all([child.stdout.text(), child.stderr.text()]);
+    expect(await child.exited).toBe(code);
+    expect(out).toBe("");
+    const lines = err.split("\n").filter((line) => line.startsWith("{"));
+    expect(lines.map((line) => (JSON.parse(line) as { n: number }).n)).toEqual(
+      Array.from({ length: 500 }, (_, n) => n),
+    );
+  });
+
+  test("may have a reader that stalls: the event loop goes on", async () => {
+    const directory = mkdtempSync("/tmp/fluxvm-log-");
+    Bun.spawnSync(["mkfifo", `${directory}/fifo`]);
+    const fifo = openSync(`${directory}/fifo`, constants.O_RDWR);
+    const body = `for (let n = 0; n < 2000; n++) log.info({ n }, "x".repeat(1000));
+      let ticks = 0; setInterval(() => ++ticks === 20 && console.log("going on"), 5);`;
+    const child = Bun.spawn(command(body), { stdout: "pipe", stderr: fifo });
+    const reader = child.stdout.getReader();
+    expect(Buffer.from((await reader.read()).value ?? []).toString()).toBe("going on\n");
+    child.kill("SIGKILL");
+    await child.exited;
+    closeSync(fifo);
+    rmSync(directory, { recursive: true });
+  });
+
+  test("may have a reader that went away: the process goes on", async () => {
+    const body = `for (let n = 0; n < 50; n++) { log.info({ n }, "x"); await Bun.sleep(1); } console.log("alive");`;
+    const child = run(body);
+    void child.stderr.cancel();
+    expect((await child.stdout.text()).trim()).toBe("alive");
+    expect(await child.exited).toBe(0);
+  });
 });
