@@ -4,6 +4,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, wr
 import type { ExecRequest, GuestChannel, ManifestEntry, ManifestSink } from "../contracts/channel.ts";
 import type { AgentError } from "../errors/agent-error.ts";
 import { createGuestConnector } from "./connector.ts";
+import { failure } from "./testing/harness.ts";
 import { LineChannel } from "./v1.ts";
 
 const PROGRAM = new URL("../../dist/native/fluxvm-guest-agent", import.meta.url).pathname;
@@ -34,15 +35,6 @@ function startAgent(): Bun.Subprocess {
 }
 
 const connect = (token = TOKEN) => connector.unix({ path: socket(), token, connectTimeoutMs: 5000 });
-
-async function failure(promise: Promise<unknown>): Promise<AgentError> {
-  return promise.then(
-    () => {
-      throw new Error("it resolved");
-    },
-    (error: AgentError) => error,
-  );
-}
 
 beforeAll(async () => {
   directory = mkdtempSync("/tmp/fluxvm-guest-");
@@ -79,7 +71,9 @@ describe("exec", () => {
     expect(Buffer.from(result.stdout).toString()).toBe("ü b\n/tmp\n");
     expect(Buffer.from(result.stderr).toString()).toBe("oops\n");
     expect(result).toMatchObject({ exitCode: 7, signal: null, timedOut: false, oomKilled: false, stdoutLength: 10 });
-    expect((await channel.exec({ ...run(""), command: undefined, argv: ["printf", "%s", "a b"] })).stdoutLength).toBe(3);
+    expect((await channel.exec({ ...run(""), command: undefined, argv: ["printf", "%s", "a b"] })).stdoutLength).toBe(
+      3,
+    );
   });
 
   test("tells a signal and a timeout", async () => {
@@ -214,7 +208,11 @@ describe("manifest", () => {
 test("version 1 on the same socket", async () => {
   const line = new LineChannel({ path: socket(), token: TOKEN });
   await line.ping();
-  expect(await line.exec(run("echo a; echo b >&2; exit 3"))).toMatchObject({ exitCode: 3, stdoutLength: 2, stderrLength: 2 });
+  expect(await line.exec(run("echo a; echo b >&2; exit 3"))).toMatchObject({
+    exitCode: 3,
+    stdoutLength: 2,
+    stderrLength: 2,
+  });
   expect(await line.exec(run("sleep 30", { timeoutMs: 1000 }))).toMatchObject({ exitCode: null, timedOut: true });
   await line.writeFile(text(work("v1")), text("hello"), 0o600, MIB);
   const file = await line.readFile(text(work("v1")), MIB);

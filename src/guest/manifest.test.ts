@@ -1,9 +1,9 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import type { GuestChannel, ManifestEntry, ManifestRequest, ManifestSink } from "../contracts/channel.ts";
-import type { AgentError } from "../errors/agent-error.ts";
 import { createGuestConnector } from "./connector.ts";
 import { FrameKind, type Message } from "./frame.ts";
 import { difference, fullEntry, int, bin, state } from "./testing/listing.ts";
+import { failure } from "./testing/harness.ts";
 import { FakePeer, WELCOME, type PeerConnection } from "./testing/peer.ts";
 
 const MIB = 1024 * 1024;
@@ -65,15 +65,6 @@ const answer = (listing: Uint8Array, message: Message, pieceBytes = 65_536) =>
     for (let at = 0; at < listing.length; at += pieceBytes) c.data(stream, 1, listing.subarray(at, at + pieceBytes));
     c.send(stream, FrameKind.end, message);
   });
-
-async function failure(promise: Promise<unknown>): Promise<AgentError> {
-  return promise.then(
-    () => {
-      throw new Error("it resolved");
-    },
-    (error: AgentError) => error,
-  );
-}
 
 const tree: [Uint8Array, ManifestEntry][] = [
   [text("/"), state("directory", { mode: 0o700 })],

@@ -2,6 +2,7 @@ import { afterEach, describe, expect, test } from "bun:test";
 import type { ExecRequest, GuestChannel } from "../contracts/channel.ts";
 import type { AgentError } from "../errors/agent-error.ts";
 import { createGuestConnector } from "./connector.ts";
+import { failure } from "./testing/harness.ts";
 import { FakePeer } from "./testing/peer.ts";
 
 const TOKEN = "secret-token-value";
@@ -25,15 +26,6 @@ async function connect(reply: (request: Request) => string | null): Promise<Gues
   });
   opened.push(() => peer.stop());
   return createGuestConnector().unix({ path: peer.path, token: TOKEN, connectTimeoutMs: 1000 });
-}
-
-async function failure(promise: Promise<unknown>): Promise<AgentError> {
-  return promise.then(
-    () => {
-      throw new Error("it resolved");
-    },
-    (error: AgentError) => error,
-  );
 }
 
 const path = new TextEncoder().encode("/ü");
