@@ -17,8 +17,6 @@ export const limits = {
   bodyRateMinBytesPerSecond: 256 * KIB,
   connectionIdleSecs: 60,
   eventsPageMax: 1000,
-  idempotencyBodyMaxBytes: 16 * MIB,
-  idempotencyReplyMaxBytes: 8 * MIB,
   idempotencyKeepMs: 24 * 3600 * 1000,
   rateBucketIdleMs: 10 * 60 * 1000,
 

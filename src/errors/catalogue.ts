@@ -29,14 +29,12 @@ export const catalogue = {
   ORIGIN_REFUSED: entry(403, "requests from this origin are refused"),
   TENANT_REFUSED: entry(403, "this token may not act for that tenant"),
   HOST_WIDE_REFUSED: entry(403, "a tenant's token may not use host-wide routes"),
-  HOST_PATH_REFUSED: entry(403, "a tenant's token may not name host paths"),
   QUOTA_EXCEEDED: entry(403, "the quota of this token is used up"),
 
   // Idempotency.
   IDEMPOTENCY_KEY_INVALID: entry(400, "Idempotency-Key must be 1 to 255 visible ASCII characters"),
   IDEMPOTENCY_IN_FLIGHT: entry(409, "a request with this Idempotency-Key is in flight", true),
   IDEMPOTENCY_MISMATCH: entry(422, "this Idempotency-Key was used with a different body"),
-  IDEMPOTENCY_BODY_TOO_LARGE: entry(413, "a request with an Idempotency-Key is limited to 16 MiB"),
 
   // Sandboxes.
   SANDBOX_NOT_FOUND: entry(404, "VM not found"),
@@ -48,7 +46,6 @@ export const catalogue = {
   INVALID_STATE: entry(412, "the sandbox is in a state that does not allow this"),
   INVALID_ID: entry(400, "an id is 1 to 64 of A-Z, a-z, 0-9 and -"),
   CREATE_KIND_MISSING: entry(400, "name a template, a spec or a procbox"),
-  TEMPLATE_NOT_FOUND: entry(404, "template not found"),
   SANDBOXES_EXHAUSTED: entry(503, "this host runs as many sandboxes as its limit allows", true),
 
   RELEASE_FAILED: entry(500, "something that the sandbox held could not be released; delete it again", true),

@@ -273,6 +273,8 @@ declare module "fluxvm/plugin" {
     launch(request: LaunchRequest): Promise<Instance>;
     /** Facet: the instance survives the agent. Null: it is gone. */
     readonly adopt?: (request: AdoptRequest) => Promise<Instance | null>;
+    /** Facet: how an instance ended that `adopt` did not find, when it left word of it. */
+    readonly endOf?: (request: AdoptRequest) => Promise<InstanceEnd | null>;
     /** Facet: freezes and thaws in place. */
     readonly pause?: { pause(instance: Instance): Promise<void>; resume(instance: Instance): Promise<void> };
     /**
@@ -417,12 +419,10 @@ declare module "fluxvm/plugin" {
     | "ORIGIN_REFUSED"
     | "TENANT_REFUSED"
     | "HOST_WIDE_REFUSED"
-    | "HOST_PATH_REFUSED"
     | "QUOTA_EXCEEDED"
     | "IDEMPOTENCY_KEY_INVALID"
     | "IDEMPOTENCY_IN_FLIGHT"
     | "IDEMPOTENCY_MISMATCH"
-    | "IDEMPOTENCY_BODY_TOO_LARGE"
     | "SANDBOX_NOT_FOUND"
     | "SANDBOX_EXISTS"
     | "SANDBOX_BUSY"
@@ -432,7 +432,6 @@ declare module "fluxvm/plugin" {
     | "INVALID_STATE"
     | "INVALID_ID"
     | "CREATE_KIND_MISSING"
-    | "TEMPLATE_NOT_FOUND"
     | "SANDBOXES_EXHAUSTED"
     | "RELEASE_FAILED"
     | "PROCBOX_DISABLED"
