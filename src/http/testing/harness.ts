@@ -20,6 +20,8 @@ export interface HarnessOptions {
   readonly listen?: string;
   readonly auth?: Record<string, unknown>;
   readonly tls?: Record<string, unknown>;
+  /** A real core instead of the fakes. */
+  readonly core?: Pick<HttpDependencies, "operations" | "store">;
 }
 
 export interface CallOptions {
@@ -61,8 +63,8 @@ export class Harness {
   readonly http: HttpApp;
 
   constructor(options: HarnessOptions = {}) {
-    const { listen = "127.0.0.1:0", auth = {}, tls = {} } = options;
-    this.http = createApp(this.#dependencies(configSchema.parse({ listen, auth, tls })));
+    const { listen = "127.0.0.1:0", auth = {}, tls = {}, core = this } = options;
+    this.http = createApp(this.#dependencies(configSchema.parse({ listen, auth, tls }), core));
   }
 
   /** Calls the application without a socket. */
@@ -85,12 +87,15 @@ export class Harness {
     return (await this.operations.create(caller, { backend: "procbox", backendRequest: {} })).id;
   }
 
-  #dependencies(config: HttpDependencies["config"]): HttpDependencies {
+  #dependencies(
+    config: HttpDependencies["config"],
+    { operations, store }: Pick<HttpDependencies, "operations" | "store">,
+  ): HttpDependencies {
     return {
       config,
       version: "0.0.0-test",
-      operations: this.operations,
-      store: this.store,
+      operations,
+      store,
       telemetry: {
         log: this.#logger(),
         audit: (line) => this.audit.push(line),
