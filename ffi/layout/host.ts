@@ -2,7 +2,7 @@
 // What crosses to the host library: completion records and job arguments, packed and little-endian.
 import { ArgumentWriter, safeInteger } from "../wire.ts";
 
-export const ABI_HASH = 0xab711e676980c382n;
+export const ABI_HASH = 0xa4dc2d0d49d494b4n;
 export const COMPLETION_BYTES = 48;
 export const TEXT_MAX_BYTES = 4096;
 
@@ -62,7 +62,7 @@ export interface JobArguments {
   btrfsClone: { source: string | Uint8Array; parent: string | Uint8Array; name: string | Uint8Array; limitBytes: number; simpleQuota: number; mode: number; uid: number; gid: number };
   /** Deletes a subvolume by name and, as far as the kernel allows at once, its quota group. */
   btrfsDelete: { parent: string | Uint8Array; name: string | Uint8Array };
-  /** Removes quota groups whose subvolume is gone. */
+  /** Makes the cleaner give back deleted subvolumes' space, and removes quota groups whose subvolume is gone. */
   btrfsSweep: { path: string | Uint8Array };
   /** Copies a directory tree that may be hostile and in use; never follows links, never leaves the file system. */
   treeCopy: { source: string | Uint8Array; target: string | Uint8Array; bytesMax: number; entriesMax: number };

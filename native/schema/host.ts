@@ -142,7 +142,7 @@ export const jobs: readonly JobDescription[] = [
   },
   {
     name: "btrfs_sweep",
-    about: "Removes quota groups whose subvolume is gone.",
+    about: "Makes the cleaner give back deleted subvolumes' space, and removes quota groups whose subvolume is gone.",
     arguments: { path: "text" },
     results: { removed: "u32" },
   },

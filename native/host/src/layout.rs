@@ -6,7 +6,7 @@ use rustix::io::{Errno, Result};
 use std::ffi::CString;
 
 /// Identifies this version of the schema.
-pub const ABI_HASH: u64 = 0xab711e676980c382;
+pub const ABI_HASH: u64 = 0xa4dc2d0d49d494b4;
 /// Size of one completion record.
 pub const COMPLETION_BYTES: usize = 48;
 /// Number of results in a completion record.
@@ -81,7 +81,7 @@ pub enum Job {
     BtrfsClone { source: CString, parent: CString, name: CString, limit_bytes: u64, simple_quota: u32, mode: u32, uid: u32, gid: u32 },
     /// Deletes a subvolume by name and, as far as the kernel allows at once, its quota group.
     BtrfsDelete { parent: CString, name: CString },
-    /// Removes quota groups whose subvolume is gone.
+    /// Makes the cleaner give back deleted subvolumes' space, and removes quota groups whose subvolume is gone.
     BtrfsSweep { path: CString },
     /// Copies a directory tree that may be hostile and in use; never follows links, never leaves the file system.
     TreeCopy { source: CString, target: CString, bytes_max: u64, entries_max: u32 },

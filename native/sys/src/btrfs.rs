@@ -1,7 +1,7 @@
 //! The btrfs calls that the workspace pool needs: subvolumes, snapshots, quota groups and the file system's identity.
 //! Descriptors are of directories on the file system; names are single path components.
 
-use crate::ioctl::{READ, WRITE, request_number, with_structure};
+use crate::ioctl::{READ, WRITE, request_number, with_integer, with_structure};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -100,6 +100,7 @@ struct Search {
 const SUBVOLUME_CREATE: libc::Ioctl = request_number(WRITE, GROUP, 14, size_of::<VolumeArguments>());
 const SUBVOLUME_DESTROY: libc::Ioctl = request_number(WRITE, GROUP, 15, size_of::<VolumeArguments>());
 const SNAPSHOT_CREATE: libc::Ioctl = request_number(WRITE, GROUP, 23, size_of::<VolumeArgumentsV2>());
+const SYNC: libc::Ioctl = request_number(0, GROUP, 8, 0);
 const QUOTA_CONTROL: libc::Ioctl = request_number(READ | WRITE, GROUP, 40, size_of::<QuotaControl>());
 const SUBVOLUME_DESTROY_V2: libc::Ioctl = request_number(WRITE, GROUP, 63, size_of::<VolumeArgumentsV2>());
 const QGROUP_ASSIGN: libc::Ioctl = request_number(WRITE, GROUP, 41, size_of::<QgroupAssign>());
@@ -167,6 +168,11 @@ pub fn delete_subvolume(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     unsafe { with_structure(parent, SUBVOLUME_DESTROY, &mut arguments) }.map(|_| ())
 }
 
+/// Commits what is pending and wakes the cleaner, which gives back the space of deleted subvolumes.
+pub fn commit_and_clean(directory: BorrowedFd<'_>) -> Result<()> {
+    with_integer(directory, SYNC, 0).map(|_| ())
+}
+
 /// Turns accounting on for the whole file system. `INVAL` or `OPNOTSUPP`: this kernel lacks that kind.
 pub fn enable_quota(directory: BorrowedFd<'_>, quota: Quota) -> Result<()> {
     let command = match quota {
@@ -187,6 +193,9 @@ pub const fn volume_qgroup(subvolume_id: u64) -> u64 {
 pub const fn split_qgroup(id: u64) -> (u64, u64) {
     (id >> QGROUP_LEVEL_SHIFT, id & ((1 << QGROUP_LEVEL_SHIFT) - 1))
 }
+
+/// The bound that is none.
+pub const UNLIMITED: u64 = u64::MAX;
 
 /// Bounds the bytes that a quota group may reference, metadata included.
 pub fn limit_qgroup(directory: BorrowedFd<'_>, id: u64, max_bytes: u64) -> Result<()> {

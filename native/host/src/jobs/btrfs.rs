@@ -104,7 +104,14 @@ pub fn delete(parent: &CStr, name: &CStr) -> Result<u64> {
     }
     let id = btrfs::subvolume_id(root.as_fd())?;
     drop(root);
-    for nested in nested_deepest_first(parent.as_fd(), id)? {
+    let nested = nested_deepest_first(parent.as_fd(), id)?;
+    if !nested.is_empty() {
+        // Removing a nested subvolume changes the directory that held it, which a full volume does not allow.
+        for group in nested.iter().copied().chain([id, btrfs::volume_qgroup(id)]) {
+            ignore_gone(btrfs::limit_qgroup(parent.as_fd(), group, btrfs::UNLIMITED))?;
+        }
+    }
+    for nested in nested {
         ignore_gone(btrfs::delete_subvolume_by_id(parent.as_fd(), nested))?;
     }
     ignore_gone(btrfs::delete_subvolume(parent.as_fd(), name.to_bytes()))?;
@@ -130,9 +137,11 @@ fn nested_deepest_first(directory: BorrowedFd<'_>, id: u64) -> Result<Vec<u64>> 
     Ok(found)
 }
 
-/// Removes quota groups whose subvolume is gone. One that is still busy stays for the next sweep.
+/// Makes the cleaner work, and removes quota groups whose subvolume is gone. One that is still busy stays for the next
+/// sweep.
 pub fn sweep(path: &CStr) -> Result<u64> {
     let directory = open(path, DIRECTORY, Mode::empty())?;
+    btrfs::commit_and_clean(directory.as_fd())?;
     let mut removed = 0;
     for group in btrfs::qgroup_ids(directory.as_fd())? {
         let (_, subvolume) = btrfs::split_qgroup(group);
