@@ -16,6 +16,10 @@ const record = {
   backend: "flux-vm",
   status: "running",
   created_at: "2026-01-01T00:00:00Z",
+  pid: null,
+  error: "",
+  disks: [],
+  request: { image: "procbox", kernel: null, sizes: { vcpus: 1, disks: [] }, empty: {} },
 };
 
 let exec: Record<string, unknown> = {};
@@ -110,7 +114,10 @@ describe("sandbox commands", () => {
     expect(stub.calls[0]?.path).toBe("/v1/sandboxes?state=running&label=a%3Db");
     expect(list.stdout).toContain("one\\x1b[31m");
     expect(list.stdout).not.toContain("\x1b");
-    expect((await run(["sandbox", "show", ID])).stdout).toContain("name:       one\\x1b[31m\n");
+    const human = (await run(["sandbox", "show", ID])).stdout;
+    expect(human).toContain("name:       one\\x1b[31m\n");
+    expect(human).toContain('request:    {"image":"procbox","sizes":{"vcpus":1}}\n');
+    for (const hidden of ["pid", "error", "disks", "null"]) expect(human).not.toContain(hidden);
     const shown = await run(["sandbox", "show", ID, "-o", "json"]);
     expect(JSON.parse(shown.stdout)).toEqual(record);
   });

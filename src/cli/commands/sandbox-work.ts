@@ -123,7 +123,7 @@ const baseline: Command = {
     const { client, path, paths } = await pathsOf(invocation, terminal);
     const body = { paths: paths.length === 0 ? ["/"] : paths };
     const reply = await client.call<BaselineReply>("POST", `${path}/baseline`, { body, timeoutMs: LISTING_MS });
-    const line = `${reply.files} files in ${reply.paths.map(printable).join(", ")} (${printable(reply.mode)})\n`;
+    const line = `${reply.files} ${reply.files === 1 ? "file" : "files"} in ${reply.paths.map(printable).join(", ")} (${printable(reply.mode)})\n`;
     await terminal.out(invocation.output === "json" ? json(reply) : line);
     return 0;
   },

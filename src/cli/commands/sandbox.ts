@@ -154,14 +154,25 @@ const show: Command = {
 };
 
 function recordFields(record: SandboxRecord): string {
-  const names = new Set([...SHOWN_FIRST.filter((name) => record[name] != null), ...Object.keys(record)]);
+  const names = new Set([...SHOWN_FIRST, ...Object.keys(record)]);
   const pairs: [string, string][] = [];
   for (const name of names) {
-    const value = record[name];
-    if (value === null || value === undefined || value === "") continue;
-    pairs.push([name, typeof value === "object" ? JSON.stringify(value) : String(value)]);
+    const value = withoutEmpty(record[name]);
+    if (value !== undefined) pairs.push([name, typeof value === "object" ? JSON.stringify(value) : String(value)]);
   }
   return fields(pairs);
+}
+
+/** What a person wants to see: nulls, empty texts, empty lists and empty objects say nothing. */
+function withoutEmpty(value: unknown): unknown {
+  if (value === null || value === "") return undefined;
+  if (typeof value !== "object") return value;
+  if (Array.isArray(value)) return value.length === 0 ? undefined : value;
+  const kept = Object.entries(value).flatMap(([name, inner]) => {
+    const shown = withoutEmpty(inner);
+    return shown === undefined ? [] : [[name, shown]];
+  });
+  return kept.length === 0 ? undefined : Object.fromEntries(kept);
 }
 
 /** A command that does one thing to each of several sandboxes and prints the id of each that it was done to. */
