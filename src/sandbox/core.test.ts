@@ -400,12 +400,14 @@ describe("an instance that ends by itself", () => {
     await using world = await World.create();
     const { operations } = world.core();
     await operations.create(admin, request({ id: "one" }));
-    const first = processOf(world, "one").process;
+    const gate = Promise.withResolvers<void>();
+    world.host.endGate = gate.promise;
     await operations.stop(admin, "one");
     await operations.start(admin, "one");
-    first.ended.resolve({ reason: "late news", atUnixMs: 0 });
+    gate.resolve();
     await Bun.sleep(5);
-    expect(operations.get(admin, "one").state).toBe("ready");
+    expect(operations.get(admin, "one")).toMatchObject({ state: "ready", error: null });
+    await operations.ping(admin, "one");
   });
 });
 
@@ -547,6 +549,14 @@ describe("remove", () => {
       expect(() => operations.get(admin, "one")).toThrow();
     }
     expect(world.events.at(-1)?.action).toBe("removed");
+  });
+
+  test("asks the instance to stop before anything of it is released", async () => {
+    await using world = await World.create();
+    const { operations } = world.core();
+    await operations.create(admin, request({ id: "one" }));
+    await operations.remove(admin, "one");
+    expect(world.host.trace).toEqual(["stop", "release fake-process", "release fake-group", "release fake-volume"]);
   });
 
   test("during a create waits for it and then removes", async () => {

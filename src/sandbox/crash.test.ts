@@ -145,6 +145,7 @@ async function assertTrue(world: World, core: SandboxCore, outcome: Outcome): Pr
   expect(held.leases).toHaveLength(1);
   expect(held.processes).toHaveLength(running ? 1 : 0);
   expect(held.groups).toHaveLength(running ? 1 : 0);
+  for (const process of world.host.processes.values()) expect(process.paused).toBe(outcome === "paused");
   expect(held.resources).toHaveLength(running ? 5 : 3);
   if (outcome === "ready") {
     const written = await core.operations.readFile(admin, ID, "kept").catch(() => null);

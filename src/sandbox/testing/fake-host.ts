@@ -35,6 +35,10 @@ export class FakeHost {
   launches = 0;
   /** Awaited in every launch, so that a test can hold one. */
   launchGate: Promise<void> = Promise.resolve();
+  /** Awaited before the end of an instance is told, so that news can come late. */
+  endGate: Promise<void> = Promise.resolve();
+  /** Stops and releases, in order. */
+  readonly trace: string[] = [];
   #nextPid = 1000;
 
   kill(shortName: string, reason: string): void {
@@ -42,7 +46,7 @@ export class FakeHost {
     if (process === undefined) return;
     this.processes.delete(shortName);
     process.channel.gone = true;
-    process.ended.resolve({ reason, atUnixMs: Date.now() });
+    void this.endGate.then(() => process.ended.resolve({ reason, atUnixMs: Date.now() }));
   }
 
   spawn(shortName: string, uid: number, volume: Volume): FakeProcess {
@@ -75,6 +79,7 @@ export class FakeHost {
       },
       ended: process.ended.promise,
       stop: async () => {
+        this.trace.push("stop");
         if (this.faults.has("stop")) throw new Error("stop failed");
         this.kill(shortName, "stopped");
       },
@@ -177,7 +182,8 @@ export class FakeHost {
   }
 
   #release(fault: Fault, give: (name: string) => void): Release {
-    return async ({ name }) => {
+    return async ({ kind, name }) => {
+      this.trace.push(`release ${kind}`);
       if (this.faults.has(fault)) throw new Error(`${fault} is stuck`);
       give(name);
     };
