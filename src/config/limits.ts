@@ -73,6 +73,7 @@ export const limits = {
   guestIdleMs: 30 * 1000,
   guestPongTimeoutMs: 10 * 1000,
   guestTextMaxChars: 1024,
+  guestUnsentMaxBytes: 128 * MIB,
   guestLineMaxBytes: 96 * MIB,
 
   // State.

@@ -14,7 +14,7 @@ import { ProtocolViolation } from "./violation.ts";
 const DIGEST_BYTES = 32;
 const MODE = "sha256";
 /** How long entries are read before other work gets its turn. */
-const SLICE_MS = 4;
+const SLICE_MS = 2;
 
 /** Rejects when the listing is not exactly what its digest says; the sink may have got entries by then. */
 export function manifest(

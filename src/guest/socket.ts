@@ -1,5 +1,6 @@
 // A connected unix socket that bytes are written to at once, keeping what the kernel does not take yet.
 import type { Socket } from "bun";
+import { limits } from "../config/limits.ts";
 
 export interface SocketEvents {
   /** The bytes are the receiver's from here on. */
@@ -11,8 +12,9 @@ export interface SocketEvents {
 export class GuestSocket {
   #socket: Socket | null = null;
   readonly #events: SocketEvents;
-  /** What the kernel has not taken, oldest first. Bounded by the credit of the streams that wrote it. */
+  /** What the kernel has not taken, oldest first. */
   #unsent: Uint8Array[] = [];
+  #unsentBytes = 0;
 
   private constructor(events: SocketEvents) {
     this.#events = events;
@@ -38,15 +40,17 @@ export class GuestSocket {
     return self;
   }
 
-  /** Sends the bytes, which nobody may change afterwards. Without effect once the socket is closed. */
+  /**
+   * Sends the bytes, which nobody may change afterwards. Without effect once the socket is closed; closes it when the
+   * peer has not read for so long that too much is waiting.
+   */
   write(bytes: Uint8Array): void {
     if (this.#socket === null) return;
-    if (this.#unsent.length === 0) {
-      const taken = Math.max(0, this.#socket.write(bytes));
-      if (taken < bytes.length) this.#unsent.push(bytes.subarray(taken));
-    } else {
-      this.#unsent.push(bytes);
-    }
+    const taken = this.#unsent.length === 0 ? Math.max(0, this.#socket.write(bytes)) : 0;
+    if (taken === bytes.length) return;
+    this.#unsent.push(bytes.subarray(taken));
+    this.#unsentBytes += bytes.length - taken;
+    if (this.#unsentBytes > limits.guestUnsentMaxBytes) this.#close("the peer does not read");
   }
 
   /** Closes without a further event. */
@@ -61,6 +65,7 @@ export class GuestSocket {
     let sent = 0;
     for (const bytes of this.#unsent) {
       const taken = Math.max(0, this.#socket?.write(bytes) ?? 0);
+      this.#unsentBytes -= taken;
       if (taken < bytes.length) {
         this.#unsent[sent] = bytes.subarray(taken);
         break;

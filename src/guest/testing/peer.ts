@@ -86,6 +86,11 @@ export class PeerConnection {
     this.drain();
   }
 
+  /** Stops reading. */
+  pause(): void {
+    this.#socket.pause();
+  }
+
   cut(): void {
     this.#socket.terminate();
   }

@@ -1,0 +1,34 @@
+import { afterEach, expect, test } from "bun:test";
+import { limits } from "../config/limits.ts";
+import { GuestSocket } from "./socket.ts";
+import { FakePeer } from "./testing/peer.ts";
+
+const MIB = 1024 * 1024;
+let peer: FakePeer | null = null;
+
+afterEach(() => peer?.stop());
+
+const connect = (closed: (reason: string) => void) =>
+  GuestSocket.connect(peer?.path ?? "", { received: () => {}, closed });
+
+test("bytes arrive in order, also when the kernel does not take them at once", async () => {
+  const heard = Promise.withResolvers<string>();
+  peer = new FakePeer(async (connection) => heard.resolve(await connection.line()));
+  const socket = await connect(() => {});
+  const expected = Array.from({ length: 40 }, (_, n) => String.fromCharCode(65 + (n % 26)).repeat(100_000)).join("");
+  for (let at = 0; at < expected.length; at += 100_000) socket.write(Buffer.from(expected.slice(at, at + 100_000)));
+  socket.write(Buffer.from("\n"));
+  expect((await heard.promise) === expected).toBe(true);
+  socket.destroy();
+});
+
+test("a peer that never reads costs a bounded amount of memory", async () => {
+  peer = new FakePeer(async (connection) => connection.pause());
+  const closed = Promise.withResolvers<string>();
+  const socket = await connect(closed.resolve);
+  await Bun.sleep(5);
+  const chunk = new Uint8Array(8 * MIB);
+  for (let sent = 0; sent <= limits.guestUnsentMaxBytes + 16 * MIB; sent += chunk.length) socket.write(chunk);
+  expect(await closed.promise).toBe("the peer does not read");
+  socket.write(chunk);
+});
