@@ -105,11 +105,17 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
   };
 }
 
+/** Supervisors have uids of their own and pass through the run directory to the one that is theirs. */
 async function makeDirectories(config: Config): Promise<void> {
-  const directories = [config.state_dir, join(config.state_dir, "instances"), config.run_dir];
-  for (const directory of [...directories, join(config.run_dir, "sandboxes")]) {
-    await mkdir(directory, { recursive: true, mode: 0o700 }).catch((cause: unknown) => {
-      throw new AgentError("CONFIG_INVALID", `cannot make the directory ${directory}`, { cause });
+  const directories = [
+    { path: config.state_dir, mode: 0o700 },
+    { path: join(config.state_dir, "instances"), mode: 0o700 },
+    { path: config.run_dir, mode: 0o711 },
+    { path: join(config.run_dir, "sandboxes"), mode: 0o711 },
+  ];
+  for (const { path, mode } of directories) {
+    await mkdir(path, { recursive: true, mode }).catch((cause: unknown) => {
+      throw new AgentError("CONFIG_INVALID", `cannot make the directory ${path}`, { cause });
     });
   }
 }
