@@ -1,6 +1,7 @@
 // The one status convention of our native libraries: zero or a small non-negative value, or a negative errno, which
 // becomes a `HostError` that names the error, the operation and what it was about.
 import { constants } from "node:os";
+import { AgentError } from "../src/errors/agent-error.ts";
 
 /** Second names of the same numbers. */
 const ALIASES: ReadonlySet<string> = new Set(["EWOULDBLOCK", "ENOTSUP"]);
@@ -44,4 +45,14 @@ export function check(status: number, operation: string, object: string | null =
 /** Whether `error` is a `HostError` with one of these codes. */
 export function isHostError(error: unknown, ...codes: readonly string[]): error is HostError {
   return error instanceof HostError && (codes.length === 0 || codes.includes(error.code));
+}
+
+/**
+ * What a plugin throws for a failed system call: `HOST_FULL` when there is no room, else `INTERNAL`, with the cause
+ * chained. An `AgentError` passes unchanged.
+ */
+export function asHostFailure(error: unknown, what: string): AgentError {
+  if (error instanceof AgentError) return error;
+  if (error instanceof HostError && error.isFull) return new AgentError("HOST_FULL", undefined, { cause: error });
+  return new AgentError("INTERNAL", what, { cause: error });
 }

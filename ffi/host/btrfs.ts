@@ -48,7 +48,10 @@ export async function deleteSubvolume(parent: string, name: string): Promise<{ s
   return subvolumeId === 0 ? null : { subvolumeId };
 }
 
-/** Removes quota groups of subvolumes that are gone and whose space is back. */
-export async function sweepQuotaGroups(path: string): Promise<{ removed: number }> {
+/**
+ * Makes the file system give back the space of deleted subvolumes, and removes their quota groups. `waiting` counts those
+ * that are not finished yet.
+ */
+export async function sweepQuotaGroups(path: string): Promise<{ removed: number; waiting: number }> {
   return runJob("btrfsSweep", { path }, path);
 }

@@ -2,7 +2,7 @@
 // What crosses to the host library: completion records and job arguments, packed and little-endian.
 import { ArgumentWriter, safeInteger } from "../wire.ts";
 
-export const ABI_HASH = 0xa4dc2d0d49d494b4n;
+export const ABI_HASH = 0x6d4a9e1c04956e26n;
 export const COMPLETION_BYTES = 48;
 export const TEXT_MAX_BYTES = 4096;
 
@@ -91,7 +91,7 @@ export interface JobResults {
   btrfsCreate: { subvolumeId: number };
   btrfsClone: { subvolumeId: number };
   btrfsDelete: { subvolumeId: number };
-  btrfsSweep: { removed: number };
+  btrfsSweep: { removed: number; waiting: number };
   treeCopy: { bytes: number; entries: number; skipped: number };
   treeRemove: { entries: number };
   treeMeasure: { bytes: number; entries: number };
@@ -267,7 +267,7 @@ export const jobCodecs: {
       new ArgumentWriter(8)
         .text(0, job.path)
         .finish(),
-    decode: (values) => ({ removed: safeInteger(values[0] ?? 0n) }),
+    decode: (values) => ({ removed: safeInteger(values[0] ?? 0n), waiting: safeInteger(values[1] ?? 0n) }),
   },
   treeCopy: {
     kind: 17,

@@ -144,7 +144,7 @@ export const jobs: readonly JobDescription[] = [
     name: "btrfs_sweep",
     about: "Makes the cleaner give back deleted subvolumes' space, and removes quota groups whose subvolume is gone.",
     arguments: { path: "text" },
-    results: { removed: "u32" },
+    results: { removed: "u32", waiting: "u32" },
   },
   {
     name: "tree_copy",

@@ -3,8 +3,11 @@
 // costs the same whatever the volume holds).
 import type { Release, ResourceScope } from "./resource.ts";
 
+/** A volume's name is one path component and no dot name. */
+export const VOLUME_NAME_PATTERN = /^[A-Za-z0-9-][A-Za-z0-9.-]{0,127}$/;
+
 export interface Volume {
-  /** Resource name: the sandbox id, or `<id>.<purpose>` for a clone. `[A-Za-z0-9.-]{1,128}`. */
+  /** Resource name: the sandbox id, or `<id>.<purpose>` for a clone. Matches `VOLUME_NAME_PATTERN`. */
   readonly name: string;
   /** Absolute host directory that is the root of the volume. */
   readonly path: string;

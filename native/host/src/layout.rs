@@ -6,7 +6,7 @@ use rustix::io::{Errno, Result};
 use std::ffi::CString;
 
 /// Identifies this version of the schema.
-pub const ABI_HASH: u64 = 0xa4dc2d0d49d494b4;
+pub const ABI_HASH: u64 = 0x6d4a9e1c04956e26;
 /// Size of one completion record.
 pub const COMPLETION_BYTES: usize = 48;
 /// Number of results in a completion record.

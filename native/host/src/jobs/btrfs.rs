@@ -138,11 +138,11 @@ fn nested_deepest_first(directory: BorrowedFd<'_>, id: u64) -> Result<Vec<u64>> 
 }
 
 /// Makes the cleaner work, and removes quota groups whose subvolume is gone. One that is still busy stays for the next
-/// sweep.
-pub fn sweep(path: &CStr) -> Result<u64> {
+/// sweep. Returns how many were removed and how many wait.
+pub fn sweep(path: &CStr) -> Result<[u64; 2]> {
     let directory = open(path, DIRECTORY, Mode::empty())?;
     btrfs::commit_and_clean(directory.as_fd())?;
-    let mut removed = 0;
+    let (mut removed, mut waiting) = (0, 0);
     for group in btrfs::qgroup_ids(directory.as_fd())? {
         let (_, subvolume) = btrfs::split_qgroup(group);
         if subvolume < SUBVOLUME_ROOT_INODE || btrfs::subvolume_exists(directory.as_fd(), subvolume)? {
@@ -150,11 +150,12 @@ pub fn sweep(path: &CStr) -> Result<u64> {
         }
         match btrfs::remove_qgroup(directory.as_fd(), group) {
             Ok(()) => removed += 1,
-            Err(Errno::BUSY | Errno::NOENT) => {}
+            Err(Errno::NOENT) => {}
+            Err(Errno::BUSY) => waiting += 1,
             Err(error) => return Err(error),
         }
     }
-    Ok(removed)
+    Ok([removed, waiting])
 }
 
 fn ignore_gone(result: Result<()>) -> Result<()> {

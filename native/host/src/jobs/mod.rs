@@ -49,7 +49,7 @@ pub fn run(job: Job) -> Result<Values> {
             Ok(values([btrfs::clone(&source, &parent, &name, terms)?]))
         }
         Job::BtrfsDelete { parent, name } => Ok(values([btrfs::delete(&parent, &name)?])),
-        Job::BtrfsSweep { path } => Ok(values([btrfs::sweep(&path)?])),
+        Job::BtrfsSweep { path } => btrfs::sweep(&path).map(values),
         Job::TreeCopy { source, target, bytes_max, entries_max } => {
             let copied = tree_copy::copy(&source, &target, bytes_max, entries_max)?;
             Ok(values([copied.bytes, u64::from(copied.entries), u64::from(copied.skipped)]))
