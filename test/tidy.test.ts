@@ -37,7 +37,7 @@ const rust = await tracked("*.rs");
 const production = typescript.filter(({ path }) => !path.includes("test") && !path.startsWith("examples/"));
 
 /** Files that wire the layers together and may import all of them. */
-const COMPOSITION = ["src/agent.ts", "src/main.ts"];
+const COMPOSITION = ["src/agent.ts", "src/agent-telemetry.ts", "src/native-files.ts", "src/main.ts"];
 const isComposition = (path: string): boolean => COMPOSITION.includes(path) || path.startsWith("src/cli/");
 
 /** Layer by path prefix: what a file there may not import. */
