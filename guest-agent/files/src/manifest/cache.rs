@@ -1,7 +1,8 @@
 //! Fingerprints of files by their metadata, so that a file is read again only when it may have changed.
 
-use rustix::fs::{Statx, StatxTimestamp};
+use rustix::fs::Statx;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub type Sha256 = [u8; 32];
@@ -24,21 +25,26 @@ pub struct FileId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     size: u64,
-    modified: (i64, u32),
-    changed: (i64, u32),
+    /// Of the last modification and the last change.
+    seconds: [i64; 2],
+    nanoseconds: [u32; 2],
 }
 
 impl Stamp {
     pub fn of(stat: &Statx) -> Self {
-        let time = |time: StatxTimestamp| (time.tv_sec, time.tv_nsec);
-        Self { size: stat.stx_size, modified: time(stat.stx_mtime), changed: time(stat.stx_ctime) }
+        let (modified, changed) = (stat.stx_mtime, stat.stx_ctime);
+        Self {
+            size: stat.stx_size,
+            seconds: [modified.tv_sec, changed.tv_sec],
+            nanoseconds: [modified.tv_nsec, changed.tv_nsec],
+        }
     }
 
     /// Whether a write after `taken_ns` (real time) would give a different stamp: the racy rule.
     pub fn is_settled_before(&self, taken_ns: i128) -> bool {
-        [self.modified, self.changed].into_iter().all(|(seconds, nanoseconds)| {
+        self.seconds.iter().zip(self.nanoseconds).all(|(seconds, nanoseconds)| {
             let granularity = if nanoseconds == 0 { WHOLE_SECONDS_NS } else { TICK_NS };
-            i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds) + granularity < taken_ns
+            i128::from(*seconds) * 1_000_000_000 + i128::from(nanoseconds) + granularity < taken_ns
         })
     }
 }
@@ -51,17 +57,37 @@ pub struct Learned {
     pub fingerprint: Sha256,
 }
 
+/// A fingerprint of an earlier walk.
 #[derive(Debug)]
-struct Known {
-    stamp: Stamp,
-    fingerprint: Sha256,
+pub struct Known {
+    learned: Learned,
     /// The latest walk that used this.
     generation: AtomicU32,
 }
 
+impl Known {
+    /// The fingerprint, if the file's metadata is still `stamp`.
+    pub fn fingerprint(&self, stamp: &Stamp, generation: u32) -> Option<Sha256> {
+        if self.learned.stamp != *stamp {
+            return None;
+        }
+        self.generation.store(generation, Ordering::Relaxed);
+        Some(self.learned.fingerprint)
+    }
+}
+
+/// Where a walker expects the next file: walks mostly meet files in the order in which they were learned, and
+/// following that order costs far less than looking each one up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor {
+    next: usize,
+}
+
 #[derive(Debug, Default)]
 pub struct Cache {
-    known: HashMap<FileId, Known>,
+    /// In the order in which they were learned.
+    known: Vec<Known>,
+    places: HashMap<FileId, u32>,
     generation: AtomicU32,
 }
 
@@ -71,26 +97,33 @@ impl Cache {
         self.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// Whether anything is remembered about `file`, current or not.
-    pub fn has(&self, file: FileId) -> bool {
-        self.known.contains_key(&file)
-    }
-
-    /// The fingerprint of `file` if its metadata is still `stamp`.
-    pub fn fingerprint(&self, file: FileId, stamp: &Stamp, generation: u32) -> Option<Sha256> {
-        let known = self.known.get(&file).filter(|known| known.stamp == *stamp)?;
-        known.generation.store(generation, Ordering::Relaxed);
-        Some(known.fingerprint)
+    /// What is remembered about `file`, current or not.
+    pub fn find(&self, file: FileId, cursor: &mut Cursor) -> Option<&Known> {
+        let place = match self.known.get(cursor.next) {
+            Some(expected) if expected.learned.file == file => cursor.next,
+            _ => *self.places.get(&file)? as usize,
+        };
+        cursor.next = place + 1;
+        self.known.get(place)
     }
 
     /// Takes in what the walk `generation` has learned.
     pub fn learn(&mut self, learned: Vec<Learned>, generation: u32) {
-        self.known.reserve(learned.len().min(FILES_MAX));
-        for Learned { file, stamp, fingerprint } in learned {
-            self.known.insert(file, Known { stamp, fingerprint, generation: generation.into() });
+        self.known.reserve(learned.len());
+        for learned in learned {
+            let known = Known { learned, generation: generation.into() };
+            match self.places.entry(learned.file) {
+                Entry::Occupied(place) => self.known[*place.get() as usize] = known,
+                Entry::Vacant(place) => {
+                    place.insert(self.known.len() as u32);
+                    self.known.push(known);
+                }
+            }
         }
         if self.known.len() > FILES_MAX {
-            self.known.retain(|_, known| *known.generation.get_mut() == generation);
+            self.known.retain_mut(|known| *known.generation.get_mut() == generation);
+            let files = self.known.iter().map(|known| known.learned.file);
+            self.places = files.zip(0..).collect();
         }
     }
 }
@@ -102,7 +135,15 @@ mod tests {
     const SECOND: i128 = 1_000_000_000;
 
     fn stamp(modified: (i64, u32), changed: (i64, u32)) -> Stamp {
-        Stamp { size: 1, modified, changed }
+        Stamp { size: 1, seconds: [modified.0, changed.0], nanoseconds: [modified.1, changed.1] }
+    }
+
+    fn id(inode: u64) -> FileId {
+        FileId { device: 1, inode }
+    }
+
+    fn learned(inode: u64) -> Learned {
+        Learned { file: id(inode), stamp: stamp((5, 1), (5, 1)), fingerprint: [inode as u8; 32] }
     }
 
     #[test]
@@ -118,25 +159,39 @@ mod tests {
 
     #[test]
     fn only_the_same_stamp_is_a_hit() {
-        let file = FileId { device: 1, inode: 2 };
-        let known = stamp((5, 1), (5, 1));
         let mut cache = Cache::default();
-        cache.learn(vec![Learned { file, stamp: known, fingerprint: [7; 32] }], cache.next_generation());
-        let now = cache.next_generation();
-        assert_eq!(cache.fingerprint(file, &known, now), Some([7; 32]));
-        assert_eq!(cache.fingerprint(file, &stamp((5, 1), (5, 2)), now), None);
-        assert_eq!(cache.fingerprint(file, &Stamp { size: 2, ..known }, now), None);
-        assert_eq!(cache.fingerprint(FileId { device: 2, inode: 2 }, &known, now), None);
+        cache.learn(vec![learned(2)], 1);
+        let known = cache.find(id(2), &mut Cursor::default()).unwrap();
+        assert_eq!(known.fingerprint(&stamp((5, 1), (5, 1)), 2), Some([2; 32]));
+        assert_eq!(known.fingerprint(&stamp((5, 1), (5, 2)), 2), None);
+        assert_eq!(known.fingerprint(&Stamp { size: 2, ..stamp((5, 1), (5, 1)) }, 2), None);
+        assert!(cache.find(FileId { device: 2, inode: 2 }, &mut Cursor::default()).is_none());
+    }
+
+    #[test]
+    fn files_are_found_in_any_order() {
+        let mut cache = Cache::default();
+        cache.learn((0..10).map(learned).collect(), 1);
+        cache.learn(vec![Learned { fingerprint: [99; 32], ..learned(4) }], 2);
+        let mut cursor = Cursor::default();
+        for inode in [0, 1, 7, 8, 9, 3, 4, 0] {
+            let expected = if inode == 4 { 99 } else { inode as u8 };
+            let known = cache.find(id(inode), &mut cursor).unwrap();
+            assert_eq!(known.fingerprint(&stamp((5, 1), (5, 1)), 3), Some([expected; 32]));
+        }
+        assert!(cache.find(id(10), &mut cursor).is_none());
     }
 
     #[test]
     fn what_was_not_seen_goes_when_there_is_too_much() {
-        let learned =
-            |inode| Learned { file: FileId { device: 1, inode }, stamp: stamp((5, 1), (5, 1)), fingerprint: [0; 32] };
         let mut cache = Cache::default();
-        cache.learn(vec![learned(u64::MAX)], 1);
-        cache.learn((0..FILES_MAX as u64).map(learned).collect(), 2);
-        assert_eq!(cache.known.len(), FILES_MAX);
-        assert!(!cache.has(FileId { device: 1, inode: u64::MAX }));
+        cache.learn(vec![learned(u64::MAX), learned(5)], 1);
+        cache.find(id(5), &mut Cursor::default()).unwrap().fingerprint(&stamp((5, 1), (5, 1)), 2);
+        cache.learn((10..10 + FILES_MAX as u64).map(learned).collect(), 2);
+        assert_eq!(cache.known.len(), FILES_MAX + 1);
+        assert!(cache.find(id(u64::MAX), &mut Cursor::default()).is_none());
+        assert!(cache.find(id(5), &mut Cursor::default()).is_some());
+        let last = cache.find(id(9 + FILES_MAX as u64), &mut Cursor::default()).unwrap();
+        assert_eq!(last.learned.file, id(9 + FILES_MAX as u64));
     }
 }

@@ -2,7 +2,7 @@
 //! link, stays on the file system it started on, opens only regular files, and either sees everything or fails.
 
 use super::WalkReport;
-use super::cache::{Cache, FileId, Learned, Sha256, Stamp};
+use super::cache::{Cache, Cursor, FileId, Known, Learned, Sha256, Stamp};
 use super::listing::too_long;
 use super::mapped::{Mapped, stamps_changes};
 use super::tree::{Directory, DirectoryId, Fingerprint, Forest, Name, Names, Record, Start};
@@ -161,6 +161,7 @@ struct Finds {
 struct Scratch {
     buffer: Vec<u8>,
     finds: Finds,
+    cursor: Cursor,
 }
 
 struct Walk<'a> {
@@ -192,7 +193,8 @@ impl Walk<'_> {
 
     /// One thread's part: tasks until there are none and nobody can make more.
     fn work(&self) -> Finds {
-        let mut scratch = Scratch { buffer: vec![0; READ_BUFFER_SIZE], finds: Finds::default() };
+        let mut scratch =
+            Scratch { buffer: vec![0; READ_BUFFER_SIZE], finds: Finds::default(), cursor: Cursor::default() };
         while let Some(task) = self.next_task() {
             let done = match task {
                 _ if self.cancel.load(Ordering::Relaxed) => {
@@ -344,7 +346,11 @@ impl Walk<'_> {
         let anchor = &self.anchors[listed.anchor];
         let id = FileId { device: device(&anchor.stat), inode: named.inode };
         // A file that cannot be known is opened at once; its descriptor then tells the rest.
-        let mut straight = named.kind == FileType::RegularFile && !self.cache.has(id);
+        let known = match named.kind {
+            FileType::RegularFile | FileType::Unknown => self.cache.find(id, &mut scratch.cursor),
+            _ => None,
+        };
+        let mut straight = named.kind == FileType::RegularFile && known.is_none();
         for _ in 0..LOOKS {
             let stat = if std::mem::take(&mut straight) {
                 None
@@ -378,7 +384,8 @@ impl Walk<'_> {
                     },
                     _ => return Ok(Some(record(stat, EntryKind::Other, Fingerprint::None))),
                 }
-                if let Some(fingerprint) = self.known(stat, scratch) {
+                let same = stat.stx_ino == named.inode && device(stat) == id.device;
+                if let Some(fingerprint) = known.filter(|_| same).and_then(|known| self.trust(known, stat, scratch)) {
                     return Ok(Some(record(stat, EntryKind::Regular, Fingerprint::Sha256(fingerprint))));
                 }
             }
@@ -398,8 +405,9 @@ impl Walk<'_> {
                 continue;
             }
             // Where directories tell other inodes than files do (overlays), only now it shows that it is known.
-            let known = if stat.is_none() { self.known(&opened, scratch) } else { None };
-            let fingerprint = match known {
+            let opened_id = FileId { device: device(&opened), inode: opened.stx_ino };
+            let elsewhere = if opened_id == id { None } else { self.cache.find(opened_id, &mut Cursor::default()) };
+            let fingerprint = match elsewhere.and_then(|known| self.trust(known, &opened, scratch)) {
                 Some(fingerprint) => fingerprint,
                 None => {
                     let fingerprint = self.hash(file.as_fd(), &opened, scratch)?;
@@ -412,13 +420,10 @@ impl Walk<'_> {
         Err(Errno::AGAIN.into())
     }
 
-    fn known(&self, stat: &Statx, scratch: &mut Scratch) -> Option<Sha256> {
-        let mapped = self.mapped.as_ref()?;
-        let id = FileId { device: device(stat), inode: stat.stx_ino };
-        let fingerprint = self.cache.fingerprint(id, &Stamp::of(stat), self.generation)?;
-        if mapped.contains(stat.stx_ino) {
-            return None;
-        }
+    /// What is remembered of a file, if it can have no other content now.
+    fn trust(&self, known: &Known, stat: &Statx, scratch: &mut Scratch) -> Option<Sha256> {
+        let mapped = self.mapped.as_ref()?.contains(stat.stx_ino);
+        let fingerprint = known.fingerprint(&Stamp::of(stat), self.generation).filter(|_| !mapped)?;
         scratch.finds.report.known += 1;
         Some(fingerprint)
     }
