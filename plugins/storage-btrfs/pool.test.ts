@@ -1,0 +1,262 @@
+// The pool through its life: made once, found again, finished after crashes, full, given back. Needs root and btrfs.
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { allocateFile } from "../../ffi/host/files.ts";
+import { mountFlags, mountImage, unmount } from "../../ffi/host/mounts.ts";
+import { ConformanceJournal } from "../../src/conformance/journal.ts";
+import type { HostFacts } from "../../src/contracts/plugin.ts";
+import type { Volume } from "../../src/contracts/storage.ts";
+import { AgentError } from "../../src/errors/agent-error.ts";
+import { hostFacts, noGuest, silentLog } from "../../src/registry/testing.ts";
+import { BtrfsStorage } from "./driver.ts";
+import { options } from "./options.ts";
+import { storageBtrfs } from "./plugin.ts";
+
+const MIB = 1024 * 1024;
+const UID = 200_123;
+
+let root: string;
+let host: HostFacts;
+let storage: BtrfsStorage;
+let journal: ConformanceJournal;
+
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), "fluxvm-btrfs-"));
+  begin(root);
+});
+afterEach(async () => {
+  await journal.releaseAll();
+  await storage.close();
+  rmSync(root, { recursive: true });
+});
+
+function begin(directory: string): void {
+  host = hostFacts(directory);
+  mkdirSync(host.stateDir, { recursive: true, mode: 0o700 });
+  storage = open();
+  journal = new ConformanceJournal(storage.releases);
+}
+
+function open(): BtrfsStorage {
+  const report = { usable: true, capabilities: [], missing: [] };
+  return new BtrfsStorage({ host, options: options.parse({ pool_size_mib: 512 }), log: silentLog, guest: noGuest, report });
+}
+
+function request(name: string, capMib = 64) {
+  return { name, capBytes: capMib * MIB, uid: UID, gid: UID };
+}
+
+function sh(command: string): { exitCode: number; output: string } {
+  const { exitCode, stdout, stderr } = Bun.spawnSync(["sh", "-c", command]);
+  return { exitCode, output: `${stdout}${stderr}` };
+}
+
+/** Runs a command as the volume's owner, inside it. */
+function inside(volume: Volume, command: string): { exitCode: number; output: string } {
+  return sh(`cd '${volume.path}' && setpriv --reuid ${UID} --regid ${UID} --clear-groups sh -c '${command}'`);
+}
+
+async function codeOf(promise: Promise<unknown>): Promise<string> {
+  const error = await promise.then(() => null, (error: unknown) => error);
+  if (!(error instanceof AgentError)) throw new Error("expected an AgentError", { cause: error });
+  return error.code;
+}
+
+function mountsBelow(directory: string): string[] {
+  return readFileSync("/proc/self/mounts", "utf8").split("\n").filter((line) => line.includes(directory));
+}
+
+function loopsOf(directory: string): string[] {
+  return readdirSync("/sys/block")
+    .map((name) => `/sys/block/${name}/loop/backing_file`)
+    .filter((path) => existsSync(path) && readFileSync(path, "utf8").startsWith(directory));
+}
+
+const report = await storageBtrfs.probe(hostFacts(tmpdir()), options.parse({ pool_size_mib: 512 }));
+const reasons = report.missing.map(({ reason }) => reason).join("; ");
+
+describe.skipIf(!report.usable)(`the btrfs pool${reasons === "" ? "" : ` (${reasons})`}`, () => {
+  test("is not there until the first volume, and gone from the host after the last", async () => {
+    expect(await storage.openVolume("a")).toBeNull();
+    expect(readdirSync(host.stateDir)).toEqual([]);
+
+    await storage.createVolume(request("a"), journal);
+    expect(mountsBelow(root)).toHaveLength(1);
+    expect(mountsBelow(root)[0]).toContain("nosuid,nodev,noatime");
+    expect(statSync(join(host.stateDir, "pool.img")).blocks * 512).toBeGreaterThanOrEqual(512 * MIB);
+    await storage.close();
+    expect(mountsBelow(root)).toHaveLength(1);
+
+    await journal.releaseAll();
+    await storage.close();
+    expect(mountsBelow(root)).toEqual([]);
+    expect(loopsOf(root)).toEqual([]);
+  });
+
+  test("is used again by the next agent, and mounted again after a reboot", async () => {
+    const volume = await storage.createVolume(request("a"), journal);
+    writeFileSync(join(volume.path, "kept"), "kept");
+    const next = open();
+    expect(await next.openVolume("a")).toEqual(volume);
+    expect(mountsBelow(root)).toHaveLength(1);
+
+    await unmount(join(host.stateDir, "pool"), { detach: false });
+    expect(loopsOf(root)).toEqual([]);
+    expect(await next.openVolume("a")).toEqual(volume);
+    expect(readFileSync(join(volume.path, "kept"), "utf8")).toBe("kept");
+    expect(inside(volume, "dd if=/dev/zero of=big bs=1M count=80").exitCode).not.toBe(0);
+  });
+
+  test("is not attached twice while a sandbox still holds it mounted", async () => {
+    const volume = await storage.createVolume(request("a"), journal);
+    const other = join(root, "bind");
+    mkdirSync(other);
+    expect(sh(`mount --bind '${volume.path}' '${other}'`).exitCode).toBe(0);
+    await unmount(join(host.stateDir, "pool"), { detach: false });
+
+    expect(await open().openVolume("a")).toEqual(volume);
+    expect(loopsOf(root)).toHaveLength(1);
+    writeFileSync(join(volume.path, "new"), "seen");
+    expect(readFileSync(join(other, "new"), "utf8")).toBe("seen");
+    await unmount(other, { detach: false });
+  });
+
+  test("is finished after a crash while it was made", async () => {
+    await storage.createVolume(request("a"), journal);
+    await journal.releaseAll();
+    await storage.close();
+    const record = readFileSync(join(host.stateDir, "pool.json"), "utf8");
+    rmSync(join(host.stateDir, "pool.img"));
+    writeFileSync(join(host.stateDir, "pool.img.new"), "half");
+    writeFileSync(join(host.stateDir, "pool.json.new"), "half");
+
+    const volume = await storage.createVolume(request("a"), journal);
+    expect(inside(volume, "echo works > file").exitCode).toBe(0);
+    expect(readFileSync(join(host.stateDir, "pool.json"), "utf8")).toBe(record);
+    expect(existsSync(join(host.stateDir, "pool.img.new"))).toBe(false);
+  });
+
+  test("an image without its record, and a damaged record, are reported and left alone", async () => {
+    writeFileSync(join(host.stateDir, "pool.img"), "somebody's");
+    expect(await codeOf(storage.createVolume(request("a"), journal))).toBe("STATE_UNAVAILABLE");
+    expect(readFileSync(join(host.stateDir, "pool.img"), "utf8")).toBe("somebody's");
+
+    writeFileSync(join(host.stateDir, "pool.json"), "{}");
+    expect(await codeOf(storage.createVolume(request("a"), journal))).toBe("STATE_UNAVAILABLE");
+    expect(await codeOf(storage.openVolume("a"))).toBe("STATE_UNAVAILABLE");
+    expect(journal.held()).toEqual([]);
+    rmSync(join(host.stateDir, "pool.json"));
+  });
+
+  test("a full pool refuses new volumes, and deleting makes room again", async () => {
+    const hog = await storage.createVolume(request("hog", 4096), journal);
+    expect(inside(hog, "dd if=/dev/zero of=big bs=1M").output).toContain("No space left");
+    sh(`sync -f '${hog.path}'`);
+    expect(await codeOf(storage.createVolume(request("b"), journal))).toBe("HOST_FULL");
+    expect(journal.held().map(({ name }) => name)).toEqual(["hog"]);
+
+    await journal.release("btrfs-volume", "hog");
+    const volume = await storage.createVolume(request("b"), journal);
+    expect(inside(volume, "dd if=/dev/zero of=big bs=1M count=32").exitCode).toBe(0);
+  });
+});
+
+describe.skipIf(!report.usable)(`a bounded volume${reasons === "" ? "" : ` (${reasons})`}`, () => {
+  test("bounds data, metadata and a command that runs, not its neighbours", async () => {
+    const [full, neighbour] = [await storage.createVolume(request("a"), journal), await storage.createVolume(request("b"), journal)];
+
+    expect(inside(full, "dd if=/dev/urandom of=big bs=1M").output).toContain("Disk quota exceeded");
+    expect(inside(full, "i=0; while [ $i -lt 20000 ]; do : > f$i || exit 3; i=$((i+1)); done").exitCode).not.toBe(0);
+    expect(inside(neighbour, "dd if=/dev/urandom of=some bs=1M count=32 conv=fsync").exitCode).toBe(0);
+    sh(`sync -f '${full.path}'`);
+    expect((await storage.usage(full)).bytes).toBeLessThanOrEqual(full.capBytes);
+    expect(inside(full, "rm big && echo room > file && cat file").output).toBe("room\n");
+  });
+
+  test("when it is full it can still be cloned, opened and deleted", async () => {
+    const volume = await storage.createVolume(request("a"), journal);
+    inside(volume, "dd if=/dev/urandom of=big bs=1M");
+    const clone = await storage.cloneVolume(volume, request("a.clone"), journal);
+    const restarted = open();
+    expect(await restarted.openVolume("a.clone")).toEqual(clone);
+
+    await journal.releaseAll();
+    expect(await restarted.openVolume("a")).toBeNull();
+    expect(await restarted.openVolume("a.clone")).toBeNull();
+  });
+
+  test("subvolumes that its owner nests inside share its bound and go with it", async () => {
+    const volume = await storage.createVolume(request("a"), journal);
+    expect(inside(volume, "btrfs subvolume create n && btrfs subvolume create n/m").exitCode).toBe(0);
+    expect(inside(volume, "dd if=/dev/urandom of=n/m/big bs=1M").output).toContain("Disk quota exceeded");
+    sh(`sync -f '${volume.path}'`);
+    expect((await storage.usage(volume)).bytes).toBeLessThanOrEqual(volume.capBytes);
+
+    await journal.releaseAll();
+    expect(readdirSync(join(host.stateDir, "pool"))).toEqual([]);
+  });
+
+  test("a release refuses what is no subvolume and what belongs to another pool", async () => {
+    await storage.createVolume(request("a"), journal);
+    const plain = join(host.stateDir, "pool", "plain");
+    mkdirSync(plain);
+    const release = storage.releases["btrfs-volume"];
+    const [row] = journal.held();
+    if (release === undefined || row === undefined) throw new Error("no row");
+
+    expect(await codeOf(release({ ...row, name: "plain" }))).toBe("INTERNAL");
+    expect(existsSync(plain)).toBe(true);
+    rmSync(plain, { recursive: true });
+    expect(await codeOf(release({ ...row, name: "../pool.img" }))).toBe("INVALID_ID");
+    await release({ ...row, data: { pool: crypto.randomUUID() } });
+    expect(await storage.openVolume("a")).not.toBeNull();
+  });
+});
+
+describe.skipIf(!report.usable)(`a state directory on btrfs${reasons === "" ? "" : ` (${reasons})`}`, () => {
+  let mounted: string;
+  beforeEach(async () => {
+    mounted = join(root, "mounted");
+    mkdirSync(mounted);
+    await allocateFile(join(root, "disk.img"), 1024 * MIB);
+    expect(sh(`mkfs.btrfs -q -K '${join(root, "disk.img")}'`).exitCode).toBe(0);
+    await mountImage(join(root, "disk.img"), { target: mounted, type: "btrfs", options: "nodiscard", flags: mountFlags.noDevices });
+    begin(mounted);
+  });
+  afterEach(async () => {
+    await journal.releaseAll();
+    await storage.close();
+    await unmount(mounted, { detach: false });
+  });
+
+  test("is the pool itself when its quotas are on, of the full kind too", async () => {
+    expect(sh(`btrfs quota enable '${mounted}' && btrfs quota rescan -w '${mounted}'`).exitCode).toBe(0);
+
+    const volume = await storage.createVolume(request("a"), journal);
+    expect(readdirSync(host.stateDir).sort()).toEqual(["pool", "pool.json"]);
+    expect(inside(volume, "dd if=/dev/urandom of=small bs=1M count=8 conv=fsync").exitCode).toBe(0);
+    const clone = await storage.cloneVolume(volume, request("a.clone"), journal);
+    expect(inside(clone, "ls").output).toBe("small\n");
+    expect(inside(clone, "dd if=/dev/urandom of=big bs=1M").output).toContain("Disk quota exceeded");
+    expect(await open().openVolume("a")).toEqual(volume);
+    expect(inside(volume, "dd if=/dev/urandom of=big bs=1M").output).toContain("Disk quota exceeded");
+  });
+
+  test("gets an image when its quotas are off, because turning them on is the operator's decision", async () => {
+    const volume = await storage.createVolume(request("a"), journal);
+
+    expect(existsSync(join(host.stateDir, "pool.img"))).toBe(true);
+    expect(inside(volume, "dd if=/dev/urandom of=big bs=1M").output).toContain("Disk quota exceeded");
+    expect(sh(`btrfs qgroup show '${mounted}'`).output).toContain("quotas not enabled");
+  });
+});
+
+test("a pool that cannot be made says why, with a remedy", async () => {
+  const huge = await storageBtrfs.probe(host, options.parse({ pool_size_mib: 2 ** 30 }));
+  expect(huge.usable).toBe(false);
+  expect(huge.missing.find(({ capability }) => capability === "space")?.reason).toContain("MiB free below");
+  const user = await storageBtrfs.probe({ ...host, uid: 1000 }, options.parse({}));
+  expect(user.missing[0]).toMatchObject({ capability: "root", remedy: "run the agent as root" });
+});
