@@ -6,10 +6,12 @@ import { procbox } from "./backend-procbox/plugin.ts";
 import { changeSetNative } from "./change-set-native/plugin.ts";
 import { changeSetShell } from "./change-set-shell/plugin.ts";
 import { dataplaneNone } from "./dataplane-none/plugin.ts";
+import { storageBtrfs } from "./storage-btrfs/plugin.ts";
 
 export const builtInPlugins: readonly PluginDefinition[] = [
   procbox,
   backendFake,
+  storageBtrfs,
   dataplaneNone,
   changeSetNative,
   changeSetShell,

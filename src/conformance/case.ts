@@ -4,7 +4,7 @@ import { AgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "../registry/faults.ts";
 
 /** How long one case may take before it counts as hung. */
-const CASE_DEADLINE_MS = 120_000;
+const CASE_DEADLINE_MS = 60_000;
 
 export interface ConformanceCase<Context> {
   readonly name: string;

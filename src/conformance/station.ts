@@ -1,5 +1,4 @@
 // A place for one sandbox in a backend case: its names, directories, volume, leases and journal; and the life around it.
-import { join } from "node:path";
 import type { Backend, Instance, LaunchRequest, SandboxPlan } from "../contracts/backend.ts";
 import type { GuestChannel } from "../contracts/channel.ts";
 import type { JsonObject } from "../contracts/json.ts";
@@ -91,7 +90,7 @@ async function newNames(scratch: Scratch) {
   const number = scratch.unique();
   const shortName = `cf${(process.pid % 1_000_000).toString(36).padStart(4, "0")}${number.toString(36).padStart(6, "0")}`;
   const instanceDir = await scratch.directory(`i${number}`);
-  const socketDir = await scratch.directory(join(`i${number}`, "s"));
+  const socketDir = await scratch.directory(`s${number}`);
   return { sandboxId: crypto.randomUUID(), shortName, instanceDir, socketDir };
 }
 
