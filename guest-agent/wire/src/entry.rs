@@ -31,27 +31,39 @@ impl Entry<'_> {
     pub fn encode(&self, listing: &mut Vec<u8>) {
         listing.push(0x97);
         put_bin(listing, self.path);
-        put_int(listing, self.kind as u64);
-        put_bin(listing, self.fingerprint);
-        put_int(listing, self.size);
-        put_int(listing, self.mode.into());
-        put_int(listing, self.uid.into());
-        put_int(listing, self.gid.into());
+        self.encode_state(listing);
+    }
+
+    fn encode_state(&self, out: &mut Vec<u8>) {
+        put_int(out, self.kind as u64);
+        put_bin(out, self.fingerprint);
+        put_int(out, self.size);
+        put_int(out, self.mode.into());
+        put_int(out, self.uid.into());
+        put_int(out, self.gid.into());
     }
 }
 
-/// Appends "this path is gone" to a delta.
-pub fn encode_vanished(path: &[u8], delta: &mut Vec<u8>) {
-    delta.push(0x92);
+/// Appends how one path differs to a delta: what it is now and what it was before, `None` where it is not there.
+pub fn encode_difference(path: &[u8], now: Option<&Entry<'_>>, before: Option<&Entry<'_>>, delta: &mut Vec<u8>) {
+    delta.push(0x93);
     put_bin(delta, path);
-    delta.push(0xff);
+    for side in [now, before] {
+        match side {
+            Some(entry) => {
+                delta.push(0x96);
+                entry.encode_state(delta);
+            }
+            None => delta.push(0xc0),
+        }
+    }
 }
 
 /// One item of a listing or a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     Present(Entry<'a>),
-    Vanished(&'a [u8]),
+    Different { path: &'a [u8], now: Option<Entry<'a>>, before: Option<Entry<'a>> },
 }
 
 /// Reads a listing or a delta item by item, each with the bytes that encode it.
@@ -67,27 +79,44 @@ impl<'a> Items<'a> {
 
     fn item(&mut self) -> Option<Item<'a>> {
         match self.byte()? {
-            0x92 => {
+            0x93 => {
                 let path = self.bin()?;
-                (self.byte()? == 0xff).then_some(Item::Vanished(path))
+                let (now, before) = (self.side(path)?, self.side(path)?);
+                (now.is_some() || before.is_some()).then_some(Item::Different { path, now, before })
             }
-            0x97 => Some(Item::Present(Entry {
-                path: self.bin()?,
-                kind: match self.byte()? {
-                    0 => EntryKind::Regular,
-                    1 => EntryKind::Directory,
-                    2 => EntryKind::Symlink,
-                    3 => EntryKind::Other,
-                    _ => return None,
-                },
-                fingerprint: self.bin()?,
-                size: self.int()?,
-                mode: self.int()?.try_into().ok()?,
-                uid: self.int()?.try_into().ok()?,
-                gid: self.int()?.try_into().ok()?,
-            })),
+            0x97 => {
+                let path = self.bin()?;
+                Some(Item::Present(self.state(path)?))
+            }
             _ => None,
         }
+    }
+
+    /// One side of a difference; the outer `None` is a malformed one.
+    fn side(&mut self, path: &'a [u8]) -> Option<Option<Entry<'a>>> {
+        match self.byte()? {
+            0x96 => Some(Some(self.state(path)?)),
+            0xc0 => Some(None),
+            _ => None,
+        }
+    }
+
+    fn state(&mut self, path: &'a [u8]) -> Option<Entry<'a>> {
+        Some(Entry {
+            path,
+            kind: match self.byte()? {
+                0 => EntryKind::Regular,
+                1 => EntryKind::Directory,
+                2 => EntryKind::Symlink,
+                3 => EntryKind::Other,
+                _ => return None,
+            },
+            fingerprint: self.bin()?,
+            size: self.int()?,
+            mode: self.int()?.try_into().ok()?,
+            uid: self.int()?.try_into().ok()?,
+            gid: self.int()?.try_into().ok()?,
+        })
     }
 
     fn byte(&mut self) -> Option<u8> {

@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn listings(bytes in vec(prop_oneof![any::<u8>(), Just(0x97), Just(0x92), Just(0xc4), Just(1)], 0..80)) {
+    fn listings(bytes in vec(prop_oneof![any::<u8>(), Just(0x97), Just(0x93), Just(0x96), Just(0xc0), Just(0xc4), Just(1)], 0..80)) {
         let mut taken = 0;
         for item in Items::new(&bytes) {
             let Ok((_, item)) = item else { break };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use wire::entry::{Item, Items};
+use wire::entry::{Entry, Item, Items, encode_difference};
 use wire::frame::{HEADER_SIZE, Kind, decode, encode, parse};
 use wire::message::*;
 use wire::preamble::Scanner;
@@ -132,6 +132,13 @@ fn messages() {
     }
 }
 
+fn state(entry: &Entry<'_>) -> Value {
+    serde_json::json!({
+        "kind": entry.kind as u8, "fingerprint_hex": hex(entry.fingerprint), "size": entry.size.to_string(),
+        "mode": entry.mode, "uid": entry.uid, "gid": entry.gid,
+    })
+}
+
 #[test]
 fn manifests() {
     for case in cases("manifest") {
@@ -149,15 +156,14 @@ fn manifests() {
             found.push(match item {
                 Item::Present(entry) => {
                     entry.encode(&mut encoded);
-                    serde_json::json!({
-                        "path_hex": hex(entry.path), "kind": entry.kind as u8,
-                        "fingerprint_hex": hex(entry.fingerprint), "size": entry.size.to_string(),
-                        "mode": entry.mode, "uid": entry.uid, "gid": entry.gid,
-                    })
+                    let mut fields = state(entry);
+                    fields["path_hex"] = hex(entry.path).into();
+                    fields
                 }
-                Item::Vanished(path) => {
-                    wire::entry::encode_vanished(path, &mut encoded);
-                    serde_json::json!({ "path_hex": hex(path), "vanished": true })
+                Item::Different { path, now, before } => {
+                    encode_difference(path, now.as_ref(), before.as_ref(), &mut encoded);
+                    let [now, before] = [now, before].map(|side| side.as_ref().map(state));
+                    serde_json::json!({ "path_hex": hex(path), "now": now, "before": before })
                 }
             });
             assert_eq!(&encoded[before..], *its_bytes, "{case}");

@@ -62,7 +62,7 @@ impl Manifests {
         self.report = walked.report;
         let listing = listing::assemble(&walked.forest, request.listing_max)?;
         self.cache.learn(walked.learned, walked.generation);
-        let (answer, summary) = self.listings.answer(listing, request.base.as_deref().map(Vec::as_slice))?;
+        let (answer, summary) = self.listings.answer(listing, starts, request.base.as_deref().map(Vec::as_slice))?;
         out.write_all(answer).map_err(|_| Fault::new(ErrorCode::Cancelled, "nobody reads the listing"))?;
         Ok(ManifestSummary {
             digest: ByteBuf::from(summary.digest),

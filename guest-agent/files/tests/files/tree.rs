@@ -74,7 +74,7 @@ pub fn read_listing(bytes: &[u8]) -> Contents {
     let mut contents = Contents::new();
     let mut last: Option<Vec<u8>> = None;
     for item in Items::new(bytes) {
-        let (Item::Present(entry), _) = item.unwrap() else { panic!("a vanished entry in a listing") };
+        let (Item::Present(entry), _) = item.unwrap() else { panic!("a difference in a listing") };
         assert!(last.as_deref().is_none_or(|last| last < entry.path), "{} is out of order", entry.path.escape_ascii());
         last = Some(entry.path.to_vec());
         contents.insert(entry.path.to_vec(), entry.into());
@@ -86,11 +86,10 @@ pub fn read_listing(bytes: &[u8]) -> Contents {
 pub fn apply_delta(contents: &mut Contents, delta: &[u8]) {
     for item in Items::new(delta) {
         match item.unwrap().0 {
-            Item::Present(entry) => {
-                contents.insert(entry.path.to_vec(), entry.into());
-            }
-            Item::Vanished(path) => {
-                contents.remove(path).expect("only what was there can vanish");
+            Item::Present(_) => panic!("an entry of a listing in a delta"),
+            Item::Different { path, now, before } => {
+                assert_eq!(contents.remove(path), before.map(Owned::from), "{}", path.escape_ascii());
+                contents.extend(now.map(|entry| (path.to_vec(), entry.into())));
             }
         }
     }
