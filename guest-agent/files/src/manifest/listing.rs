@@ -249,7 +249,13 @@ mod tests {
             .map(|item| match item.unwrap().0 {
                 Item::Present(_) => panic!("an entry of a listing in a delta"),
                 Item::Different { path, now, before } => {
-                    let mark = if before.is_none() { '+' } else if now.is_none() { '-' } else { '*' };
+                    let mark = if before.is_none() {
+                        '+'
+                    } else if now.is_none() {
+                        '-'
+                    } else {
+                        '*'
+                    };
                     format!("{mark}{}", path.escape_ascii())
                 }
             })
@@ -308,8 +314,7 @@ mod tests {
         let mut listings = Listings::default();
         let (bytes, summary) = listings.answer(listing(&[("/a", 1)]), starts(&["/"]), Some(&[9; 32])).unwrap();
         assert!(!summary.delta && !bytes.is_empty());
-        let (bytes, again) =
-            listings.answer(listing(&[("/a", 1)]), starts(&["/"]), Some(&summary.digest)).unwrap();
+        let (bytes, again) = listings.answer(listing(&[("/a", 1)]), starts(&["/"]), Some(&summary.digest)).unwrap();
         assert!(again.delta && bytes.is_empty() && again.unchanged == 1);
     }
 
