@@ -1,7 +1,9 @@
 // The cases that the guest agent's own tests run too, as far as they concern what a guest sends to the host.
 import { describe, expect, test } from "bun:test";
+import { ENTRY_KINDS, type ManifestEntry, type ManifestSink } from "../contracts/channel.ts";
 import { bytes, integer } from "./fields.ts";
 import { FrameParser } from "./frame.ts";
+import { ListingReader } from "./listing.ts";
 import { MsgpackReader, type Fields } from "./msgpack.ts";
 import { ProtocolViolation } from "./violation.ts";
 
@@ -27,6 +29,22 @@ interface MessageCase {
   readonly error?: string;
 }
 
+interface StateCase {
+  readonly kind: number;
+  readonly fingerprint_hex: string;
+  readonly size: string;
+  readonly mode: number;
+  readonly uid: number;
+  readonly gid: number;
+}
+
+interface ManifestCase {
+  readonly hex: string;
+  readonly items?: (StateCase & { path_hex: string; now?: StateCase | null; before?: StateCase | null })[];
+  readonly error?: string;
+}
+
+const manifests = await load<ManifestCase>("manifest");
 const frames = await load<FrameCase>("frames");
 const messages = await load<MessageCase>("messages");
 
@@ -47,6 +65,49 @@ describe("frames", () => {
       } else {
         expect(push).toThrow(ProtocolViolation);
       }
+    }
+  });
+});
+
+describe("manifests", () => {
+  type Found = [string, ManifestEntry | null, (ManifestEntry | null)?];
+
+  function read(listing: Uint8Array, pieceBytes: number): Found[] {
+    const found: Found[] = [];
+    const sink: ManifestSink = {
+      entry: (path, entry) => found.push([Buffer.from(path).toString("hex"), entry]),
+      difference: (path, now, before) => found.push([Buffer.from(path).toString("hex"), now, before]),
+      drained: () => Promise.resolve(),
+    };
+    const reader = new ListingReader(sink, 1000);
+    for (let at = 0; at < listing.length; at += pieceBytes) {
+      reader.push(listing.slice(at, at + pieceBytes));
+      expect(reader.read(Number.POSITIVE_INFINITY)).toBe(true);
+    }
+    if (reader.unfinishedBytes > 0) throw new ProtocolViolation("unfinished");
+    return found;
+  }
+
+  const entryOf = (state: StateCase): ManifestEntry => ({
+    kind: ENTRY_KINDS[state.kind] ?? "other",
+    fingerprint: unhex(state.fingerprint_hex),
+    size: Number(state.size),
+    mode: state.mode,
+    uid: state.uid,
+    gid: state.gid,
+  });
+
+  test.each(manifests.map((one) => [one.name, one] as const))("%s", (_, { hex, items, error }) => {
+    for (const pieceBytes of [1, 5, 1_000_000]) {
+      if (error !== undefined) {
+        expect(() => read(unhex(hex), pieceBytes)).toThrow(ProtocolViolation);
+        continue;
+      }
+      const expected = (items ?? []).map((item): Found => {
+        if (item.now === undefined) return [item.path_hex, entryOf(item)];
+        return [item.path_hex, item.now && entryOf(item.now), item.before ? entryOf(item.before) : null];
+      });
+      expect(read(unhex(hex), pieceBytes)).toEqual(expected);
     }
   });
 });
