@@ -171,10 +171,10 @@ describe("manifest", () => {
 
   test("lists a tree, and then what became different in it", async () => {
     mkdirSync(work("tree/dir"), { recursive: true });
-    for (let n = 0; n < 20_000; n++) writeFileSync(work(`tree/dir/${n}`), String(n));
+    for (let n = 0; n < 5000; n++) writeFileSync(work(`tree/dir/${n}`), String(n));
     symlinkSync("dir/1", work("tree/link"));
     const first = await list();
-    expect(first.summary).toMatchObject({ files: 20_000, delta: false });
+    expect(first.summary).toMatchObject({ files: 5000, delta: false });
     const sha256 = new Uint8Array(new Bun.CryptoHasher("sha256").update("7").digest());
     expect(first.sink.entries.get(work("tree/dir/7"))).toMatchObject({ kind: "file", size: 1, fingerprint: sha256 });
     expect(first.sink.entries.get(work("tree/link"))).toMatchObject({ kind: "symlink", fingerprint: text("dir/1") });
@@ -184,7 +184,7 @@ describe("manifest", () => {
     rmSync(work("tree/dir/9"));
     writeFileSync(work("tree/new"), "");
     const second = await list(first.summary.digest);
-    expect(second.summary).toMatchObject({ files: 20_000, delta: true, unchanged: 19_998 });
+    expect(second.summary).toMatchObject({ files: 5000, delta: true, unchanged: 4998 });
     const { differences } = second.sink;
     expect(differences.get(work("tree/dir/7"))?.map((side) => side?.kind)).toEqual(["file", "file"]);
     expect(differences.get(work("tree/dir/9"))?.map((side) => side?.kind)).toEqual([undefined, "file"]);
