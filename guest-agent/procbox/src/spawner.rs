@@ -4,6 +4,7 @@
 
 use crate::confine;
 use crate::confine::landlock::command_domain;
+use crate::confine::seccomp::{Shared, for_commands};
 use crate::control::{self, Command, FromSpawner, StartStep};
 use crate::init::Setting;
 use crate::sys::packet::{self, Packet};
@@ -52,7 +53,7 @@ impl<'a> Spawner<'a> {
         Ok(Self {
             setting,
             socket,
-            filter: confine::seccomp::for_commands(!setting.plan.own_network),
+            filter: for_commands(Shared { network: !setting.plan.own_network, ipc: !setting.plan.namespaces }),
             workspace: confine::workspace_inside(&setting.config, &setting.plan),
             processes_max: (!counted).then_some(setting.config.limits.max_processes),
         })

@@ -132,6 +132,16 @@ impl Place {
         self.directory.join("files")
     }
 
+    /// Whether any control group of the sandbox has a process.
+    pub fn group_populated(&self) -> bool {
+        fn populated(group: &Path) -> bool {
+            let own = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+            let children = fs::read_dir(group).into_iter().flatten().flatten().map(|child| child.path());
+            !own.is_empty() || children.filter(|child| child.is_dir()).any(|child| populated(&child))
+        }
+        self.groups.iter().any(|group| populated(group))
+    }
+
     /// Starts a launcher and reads its report.
     pub fn launch(self) -> Result<Sandbox, (Self, Value)> {
         let (token_reader, token_writer) = nix::unistd::pipe().unwrap();
@@ -257,13 +267,18 @@ impl Sandbox {
         Some(serde_json::from_str(&text).unwrap())
     }
 
-    /// Processes of the host that belong to this sandbox's control groups or user.
+    /// Living processes of the host that run as this sandbox's user.
     pub fn processes(&self) -> Vec<i32> {
         let uid = self.place.config["sandbox_uid"].as_u64().unwrap_or(u64::MAX);
         let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let owned = |pid: &i32| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(1) == Some(&uid.to_string()))
+            let field = |name: &str| {
+                let line = status.lines().find(|line| line.starts_with(name))?;
+                line.split_whitespace().nth(1).map(str::to_owned)
+            };
+            // A zombie is dead; who inherited it takes its time to say so.
+            field("Uid:") == Some(uid.to_string()) && field("State:").as_deref() != Some("Z")
         };
         pids.filter(owned).collect()
     }

@@ -22,6 +22,7 @@ fn main() {
         Some("procbox") => std::process::exit(procbox::run()),
         Some("procbox-plan") => std::process::exit(procbox::plan()),
         Some("procbox-probe") => std::process::exit(procbox::probe()),
+        Some("attempt") => return escapes::attempt(&arguments[1..]),
         Some("--measure") => return running::measure(),
         _ => (),
     }
