@@ -63,7 +63,7 @@ export class GuestConnection {
     const frame = encodeOpen(id, op, args);
     this.#lastStreamId = id;
     const deadline = timeoutMs > 0 ? setTimeout(() => this.#expire(id, timeoutMs), timeoutMs) : null;
-    const stream = new GuestStream(id, handler, (bytes) => this.#socket.write(bytes), deadline);
+    const stream = new GuestStream(id, op, handler, (bytes) => this.#socket.write(bytes), deadline);
     if (this.#failure !== null) {
       stream.over();
       handler.failed(this.#failure);
@@ -122,7 +122,7 @@ export class GuestConnection {
         this.#awaitingPong = false;
         return;
       case FrameKind.error:
-        this.end(guestFault(message));
+        this.end(guestFault(message, null));
         return;
       default:
         throw new ProtocolViolation(`frame kind ${kind} on the connection`);
@@ -161,7 +161,7 @@ export class GuestConnection {
         this.#finish(stream);
         return;
       case FrameKind.error: {
-        const fault = guestFault(message);
+        const fault = guestFault(message, stream.op);
         this.#finish(stream);
         stream.handler.failed(fault);
         return;

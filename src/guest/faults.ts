@@ -19,11 +19,17 @@ const codes: ReadonlyMap<string, ErrorCode> = new Map([
   ["TOO_MANY_STREAMS", "SANDBOX_BUSY"],
 ]);
 
-/** The error that an ERROR frame stands for. What has no code of its own is `GUEST_ERROR`, with the guest's code first. */
-export function guestFault(fields: Fields): AgentError {
+/** Codes that mean something else where a command is the subject. */
+const commandCodes: ReadonlyMap<string, ErrorCode> = new Map([
+  ["LIMIT", "SANDBOX_BUSY"],
+  ["TOO_LARGE", "COMMAND_TOO_LARGE"],
+]);
+
+/** The error that an ERROR frame stands for, on a stream for `op` or on the connection. What has no code of its own is `GUEST_ERROR`, with the guest's code first. */
+export function guestFault(fields: Fields, op: string | null): AgentError {
   const guestCode = text(fields, "code");
   const message = text(fields, "message");
-  const code = codes.get(guestCode);
+  const code = (op === "exec" ? commandCodes.get(guestCode) : undefined) ?? codes.get(guestCode);
   if (code !== undefined) return new AgentError(code, `${catalogue[code].message}: ${message}`);
   return new AgentError("GUEST_ERROR", `${catalogue.GUEST_ERROR.message}: ${guestCode}: ${message}`);
 }

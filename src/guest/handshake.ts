@@ -127,7 +127,7 @@ class Handshake {
     reader.reset(payload);
     const message = reader.wholeMap();
     if (stream !== 0) throw new ProtocolViolation("a stream before the welcome");
-    if (kind === FrameKind.error) return this.fail(guestFault(message));
+    if (kind === FrameKind.error) return this.fail(guestFault(message, null));
     if (kind !== FrameKind.welcome) throw new ProtocolViolation("another frame before the welcome");
     if (integer(message, "version") !== VERSION) return this.fail(new AgentError("PROTOCOL_MISMATCH"));
     this.#welcome({

@@ -18,6 +18,7 @@ export interface StreamHandler {
 
 export class GuestStream {
   readonly id: number;
+  readonly op: string;
   readonly handler: StreamHandler;
   readonly #write: (frame: Uint8Array) => void;
   readonly #deadline: Timer | null;
@@ -27,8 +28,15 @@ export class GuestStream {
   #consumed = 0;
   #sendable: number = limits.streamCreditBytes;
 
-  constructor(id: number, handler: StreamHandler, write: (frame: Uint8Array) => void, deadline: Timer | null) {
+  constructor(
+    id: number,
+    op: string,
+    handler: StreamHandler,
+    write: (frame: Uint8Array) => void,
+    deadline: Timer | null,
+  ) {
     this.id = id;
+    this.op = op;
     this.handler = handler;
     this.#write = write;
     this.#deadline = deadline;

@@ -92,4 +92,15 @@ describe("errors of the guest", () => {
     expect(error.message).not.toMatch(/\p{Cc}/u);
     expect(error.message.length).toBeLessThan(1200);
   });
+
+  test.each([
+    ["LIMIT", "SANDBOX_BUSY"],
+    ["TOO_LARGE", "COMMAND_TOO_LARGE"],
+    ["NOT_FOUND", "FILE_NOT_FOUND"],
+  ])("%s of a command is %s", async (guestCode, code) => {
+    const channel = await connect([
+      welcomed(async (c) => c.send((await c.next()).stream, FrameKind.error, { code: guestCode, message: "m" })),
+    ]);
+    expect((await failure(channel.exec(run("x")))).code).toBe(code as AgentError["code"]);
+  });
 });
