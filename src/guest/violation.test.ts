@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import type { AgentError } from "../errors/agent-error.ts";
 import { FrameKind } from "./frame.ts";
-import { closeAll, connect, EXEC_END, failure, MIB, PATH, welcomed } from "./testing/harness.ts";
+import { closeAll, connect, EXEC_END, failure, MIB, PATH, run, welcomed } from "./testing/harness.ts";
 import { type PeerConnection } from "./testing/peer.ts";
 
 afterEach(closeAll);
