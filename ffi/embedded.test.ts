@@ -1,6 +1,16 @@
 // Extraction of embedded files: right content, private place, no trust in what was there before.
 import { afterEach, beforeEach, expect, test } from "bun:test";
-import { chmodSync, chownSync, lstatSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  chownSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
 import { AgentError } from "../src/errors/agent-error.ts";
@@ -23,7 +33,10 @@ function extract(directory = join(parent, "bin")): Promise<string> {
 }
 
 async function refusalOf(promise: Promise<unknown>): Promise<string> {
-  const error = await promise.then(() => null, (error: unknown) => error);
+  const error = await promise.then(
+    () => null,
+    (error: unknown) => error,
+  );
   if (!(error instanceof AgentError)) throw new Error("expected an AgentError", { cause: error });
   expect(error.code).toBe("CONFIG_INVALID");
   return error.message;

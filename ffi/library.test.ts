@@ -35,7 +35,13 @@ test("the built library is found", async () => {
 test("a library of another version is refused with both schemas", async () => {
   const source = join(directory, "other.c");
   const exports = [
-    "channel_open", "channel_close", "job_submit", "kvm_probe", "landlock_abi", "process_runs", "process_signal",
+    "channel_open",
+    "channel_close",
+    "job_submit",
+    "kvm_probe",
+    "landlock_abi",
+    "process_runs",
+    "process_signal",
     "peer_credentials",
   ];
   await Bun.write(
@@ -48,7 +54,9 @@ test("a library of another version is refused with both schemas", async () => {
   const compiled = Bun.spawnSync(["cc", "-shared", "-fPIC", "-o", library, source]);
   expect(compiled.exitCode).toBe(0);
 
-  expect(await loadWith(library)).toMatch(/other\.so was built from another version \(schema abc, expected [0-9a-f]+\)/);
+  expect(await loadWith(library)).toMatch(
+    /other\.so was built from another version \(schema abc, expected [0-9a-f]+\)/,
+  );
 });
 
 test("a missing library is named", async () => {

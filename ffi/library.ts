@@ -23,7 +23,9 @@ let loaded: HostLibrary | null = null;
  * Rejects with `CONFIG_INVALID` when the directory can be written by others.
  */
 export async function prepareHostLibrary(file: string, directory: string): Promise<void> {
-  preparedPath = isEmbedded(file) ? await ensureEmbedded({ file, directory, name: LIBRARY_NAME, executable: true }) : file;
+  preparedPath = isEmbedded(file)
+    ? await ensureEmbedded({ file, directory, name: LIBRARY_NAME, executable: true })
+    : file;
 }
 
 /** The exports of the library. Throws when it cannot be found or has another schema. */
@@ -37,7 +39,9 @@ function load(): HostLibrary {
   const library = dlopen(path, hostSymbols);
   const found = library.symbols.fluxvm_host_abi_hash();
   if (BigInt(found) !== ABI_HASH) {
-    throw new Error(`${path} was built from another version (schema ${found.toString(16)}, expected ${ABI_HASH.toString(16)})`);
+    throw new Error(
+      `${path} was built from another version (schema ${found.toString(16)}, expected ${ABI_HASH.toString(16)})`,
+    );
   }
   return library.symbols;
 }

@@ -18,7 +18,10 @@ beforeEach(() => {
 afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
 async function codeOf(promise: Promise<unknown>): Promise<string> {
-  const error = await promise.then(() => null, (error: unknown) => error);
+  const error = await promise.then(
+    () => null,
+    (error: unknown) => error,
+  );
   if (!(error instanceof HostError)) throw new Error("expected a HostError", { cause: error });
   return error.code;
 }

@@ -47,9 +47,21 @@ export interface JobArguments {
   /** Removes an empty directory, asking again while it is busy (control groups empty themselves late). */
   directoryRemove: { path: string | Uint8Array; timeoutMs: number };
   /** Mounts a file system at a directory, not shared with other mount namespaces. */
-  mount: { source: string | Uint8Array; target: string | Uint8Array; type: string | Uint8Array; options: string | Uint8Array; flags: number };
+  mount: {
+    source: string | Uint8Array;
+    target: string | Uint8Array;
+    type: string | Uint8Array;
+    options: string | Uint8Array;
+    flags: number;
+  };
   /** Mounts a file system image through a loop device that clears itself after the last use. */
-  mountImage: { image: string | Uint8Array; target: string | Uint8Array; type: string | Uint8Array; options: string | Uint8Array; flags: number };
+  mountImage: {
+    image: string | Uint8Array;
+    target: string | Uint8Array;
+    type: string | Uint8Array;
+    options: string | Uint8Array;
+    flags: number;
+  };
   /** Unmounts what is mounted at a directory; with `detach` also while it is in use. */
   unmount: { target: string | Uint8Array; detach: number };
   /** UUID of the btrfs that holds a path, in two halves, and the id of the path's subvolume. */
@@ -57,9 +69,26 @@ export interface JobArguments {
   /** Turns on simple quotas, or full quota groups where the kernel has no simple ones. */
   btrfsEnableQuota: { path: string | Uint8Array };
   /** Makes an empty subvolume with a limit and an owner; with simple quotas nested subvolumes share the limit. */
-  btrfsCreate: { parent: string | Uint8Array; name: string | Uint8Array; limitBytes: number; simpleQuota: number; mode: number; uid: number; gid: number };
+  btrfsCreate: {
+    parent: string | Uint8Array;
+    name: string | Uint8Array;
+    limitBytes: number;
+    simpleQuota: number;
+    mode: number;
+    uid: number;
+    gid: number;
+  };
   /** Makes a writable snapshot of a subvolume, with its own limit and owner. */
-  btrfsClone: { source: string | Uint8Array; parent: string | Uint8Array; name: string | Uint8Array; limitBytes: number; simpleQuota: number; mode: number; uid: number; gid: number };
+  btrfsClone: {
+    source: string | Uint8Array;
+    parent: string | Uint8Array;
+    name: string | Uint8Array;
+    limitBytes: number;
+    simpleQuota: number;
+    mode: number;
+    uid: number;
+    gid: number;
+  };
   /** Deletes a subvolume by name and, as far as the kernel allows at once, its quota group. */
   btrfsDelete: { parent: string | Uint8Array; name: string | Uint8Array };
   /** Makes the cleaner give back deleted subvolumes' space, and removes quota groups whose subvolume is gone. */
@@ -107,71 +136,46 @@ export const jobCodecs: {
 } = {
   sleep: {
     kind: 0,
-    encode: (job) =>
-      new ArgumentWriter(4)
-        .u32(0, job.milliseconds)
-        .finish(),
+    encode: (job) => new ArgumentWriter(4).u32(0, job.milliseconds).finish(),
     decode: () => ({}),
   },
   fileLock: {
     kind: 1,
-    encode: (job) =>
-      new ArgumentWriter(8)
-        .text(0, job.path)
-        .finish(),
+    encode: (job) => new ArgumentWriter(8).text(0, job.path).finish(),
     decode: (values) => ({ handle: safeInteger(values[0] ?? 0n) }),
   },
   handleClose: {
     kind: 2,
-    encode: (job) =>
-      new ArgumentWriter(4)
-        .u32(0, job.handle)
-        .finish(),
+    encode: (job) => new ArgumentWriter(4).u32(0, job.handle).finish(),
     decode: () => ({}),
   },
   fileClone: {
     kind: 3,
-    encode: (job) =>
-      new ArgumentWriter(20)
-        .text(0, job.source)
-        .text(8, job.target)
-        .u32(16, job.mode)
-        .finish(),
+    encode: (job) => new ArgumentWriter(20).text(0, job.source).text(8, job.target).u32(16, job.mode).finish(),
     decode: () => ({}),
   },
   fileSync: {
     kind: 4,
-    encode: (job) =>
-      new ArgumentWriter(12)
-        .text(0, job.path)
-        .u32(8, job.wholeFileSystem)
-        .finish(),
+    encode: (job) => new ArgumentWriter(12).text(0, job.path).u32(8, job.wholeFileSystem).finish(),
     decode: () => ({}),
   },
   fileAllocate: {
     kind: 5,
-    encode: (job) =>
-      new ArgumentWriter(16)
-        .text(0, job.path)
-        .size(8, job.bytes)
-        .finish(),
+    encode: (job) => new ArgumentWriter(16).text(0, job.path).size(8, job.bytes).finish(),
     decode: () => ({}),
   },
   fileSystemFacts: {
     kind: 6,
-    encode: (job) =>
-      new ArgumentWriter(8)
-        .text(0, job.path)
-        .finish(),
-    decode: (values) => ({ type: safeInteger(values[0] ?? 0n), totalBytes: safeInteger(values[1] ?? 0n), availableBytes: safeInteger(values[2] ?? 0n) }),
+    encode: (job) => new ArgumentWriter(8).text(0, job.path).finish(),
+    decode: (values) => ({
+      type: safeInteger(values[0] ?? 0n),
+      totalBytes: safeInteger(values[1] ?? 0n),
+      availableBytes: safeInteger(values[2] ?? 0n),
+    }),
   },
   directoryRemove: {
     kind: 7,
-    encode: (job) =>
-      new ArgumentWriter(12)
-        .text(0, job.path)
-        .u32(8, job.timeoutMs)
-        .finish(),
+    encode: (job) => new ArgumentWriter(12).text(0, job.path).u32(8, job.timeoutMs).finish(),
     decode: () => ({}),
   },
   mount: {
@@ -200,27 +204,21 @@ export const jobCodecs: {
   },
   unmount: {
     kind: 10,
-    encode: (job) =>
-      new ArgumentWriter(12)
-        .text(0, job.target)
-        .u32(8, job.detach)
-        .finish(),
+    encode: (job) => new ArgumentWriter(12).text(0, job.target).u32(8, job.detach).finish(),
     decode: () => ({}),
   },
   btrfsIdentity: {
     kind: 11,
-    encode: (job) =>
-      new ArgumentWriter(8)
-        .text(0, job.path)
-        .finish(),
-    decode: (values) => ({ idHigh: values[0] ?? 0n, idLow: values[1] ?? 0n, subvolumeId: safeInteger(values[2] ?? 0n) }),
+    encode: (job) => new ArgumentWriter(8).text(0, job.path).finish(),
+    decode: (values) => ({
+      idHigh: values[0] ?? 0n,
+      idLow: values[1] ?? 0n,
+      subvolumeId: safeInteger(values[2] ?? 0n),
+    }),
   },
   btrfsEnableQuota: {
     kind: 12,
-    encode: (job) =>
-      new ArgumentWriter(8)
-        .text(0, job.path)
-        .finish(),
+    encode: (job) => new ArgumentWriter(8).text(0, job.path).finish(),
     decode: (values) => ({ simple: safeInteger(values[0] ?? 0n) }),
   },
   btrfsCreate: {
@@ -254,19 +252,12 @@ export const jobCodecs: {
   },
   btrfsDelete: {
     kind: 15,
-    encode: (job) =>
-      new ArgumentWriter(16)
-        .text(0, job.parent)
-        .text(8, job.name)
-        .finish(),
+    encode: (job) => new ArgumentWriter(16).text(0, job.parent).text(8, job.name).finish(),
     decode: (values) => ({ subvolumeId: safeInteger(values[0] ?? 0n) }),
   },
   btrfsSweep: {
     kind: 16,
-    encode: (job) =>
-      new ArgumentWriter(8)
-        .text(0, job.path)
-        .finish(),
+    encode: (job) => new ArgumentWriter(8).text(0, job.path).finish(),
     decode: (values) => ({ removed: safeInteger(values[0] ?? 0n), waiting: safeInteger(values[1] ?? 0n) }),
   },
   treeCopy: {
@@ -278,23 +269,20 @@ export const jobCodecs: {
         .size(16, job.bytesMax)
         .u32(24, job.entriesMax)
         .finish(),
-    decode: (values) => ({ bytes: safeInteger(values[0] ?? 0n), entries: safeInteger(values[1] ?? 0n), skipped: safeInteger(values[2] ?? 0n) }),
+    decode: (values) => ({
+      bytes: safeInteger(values[0] ?? 0n),
+      entries: safeInteger(values[1] ?? 0n),
+      skipped: safeInteger(values[2] ?? 0n),
+    }),
   },
   treeRemove: {
     kind: 18,
-    encode: (job) =>
-      new ArgumentWriter(8)
-        .text(0, job.path)
-        .finish(),
+    encode: (job) => new ArgumentWriter(8).text(0, job.path).finish(),
     decode: (values) => ({ entries: safeInteger(values[0] ?? 0n) }),
   },
   treeMeasure: {
     kind: 19,
-    encode: (job) =>
-      new ArgumentWriter(12)
-        .text(0, job.path)
-        .u32(8, job.entriesMax)
-        .finish(),
+    encode: (job) => new ArgumentWriter(12).text(0, job.path).u32(8, job.entriesMax).finish(),
     decode: (values) => ({ bytes: safeInteger(values[0] ?? 0n), entries: safeInteger(values[1] ?? 0n) }),
   },
 };

@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { generatedFiles } from "./generate.ts";
 import { jobs, RESULTS_MAX } from "./host.ts";
 
-test.each(Object.entries(generatedFiles()))("%s is current", async (path, content) => {
+test.each(Object.entries(await generatedFiles()))("%s is current", async (path, content) => {
   const committed = await Bun.file(new URL(`../../${path}`, import.meta.url)).text();
 
   expect(committed).toBe(content);

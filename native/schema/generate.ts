@@ -1,5 +1,6 @@
 // Writes the Rust and TypeScript sides of `host.ts`. Run `bun native/schema/generate.ts` after a change; a test
 // compares the committed files with what this would write.
+import { fileURLToPath } from "node:url";
 import { completionFields, type FieldType, type JobDescription, jobs, RESULTS_MAX } from "./host.ts";
 
 const ROOT = new URL("../../", import.meta.url);
@@ -23,8 +24,22 @@ export function abiHash(): bigint {
 }
 
 /** Path from the repository's root → content. */
-export function generatedFiles(): Readonly<Record<string, string>> {
-  return { "native/host/src/layout.rs": rust(), "ffi/layout/host.ts": typescript() };
+export async function generatedFiles(): Promise<Readonly<Record<string, string>>> {
+  const layout = "ffi/layout/host.ts";
+  return { "native/host/src/layout.rs": rust(), [layout]: await formatted(layout, typescript()) };
+}
+
+/** As `bun fmt` would leave it, so that formatting the tree changes nothing. */
+async function formatted(path: string, source: string): Promise<string> {
+  const child = Bun.spawn([process.execPath, "fmt", `--stdin-filepath=${path}`], {
+    cwd: fileURLToPath(ROOT),
+    stdin: new Blob([source]),
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  const [text, exitCode] = await Promise.all([new Response(child.stdout).text(), child.exited]);
+  if (exitCode !== 0) throw new Error(`bun fmt ended with ${exitCode}`);
+  return text;
 }
 
 function pascal(name: string): string {
@@ -100,7 +115,7 @@ function rust(): string {
     "",
     "/// What a native thread can be asked to do.",
     "#[derive(Debug)]",
-    "#[expect(missing_docs, reason = \"the fields are named and described in the schema\")]",
+    '#[expect(missing_docs, reason = "the fields are named and described in the schema")]',
     "pub enum Job {",
   ];
   for (const job of jobs) {
@@ -170,7 +185,9 @@ function typescript(): string {
   }
   lines.push("}", "", "export type JobName = keyof JobArguments;", "", "export interface JobResults {");
   for (const job of jobs) {
-    const fields = Object.entries(job.results).map(([n, type]) => `${camel(n)}: ${type === "u64" ? "bigint" : "number"}`);
+    const fields = Object.entries(job.results).map(
+      ([n, type]) => `${camel(n)}: ${type === "u64" ? "bigint" : "number"}`,
+    );
     lines.push(`  ${camel(job.name)}: ${fields.length === 0 ? "Record<never, never>" : `{ ${fields.join("; ")} }`};`);
   }
   lines.push("}", "", "/** How each job is numbered, encoded and decoded. */");
@@ -199,5 +216,5 @@ function typescript(): string {
 }
 
 if (import.meta.main) {
-  for (const [path, content] of Object.entries(generatedFiles())) await Bun.write(new URL(path, ROOT), content);
+  for (const [path, content] of Object.entries(await generatedFiles())) await Bun.write(new URL(path, ROOT), content);
 }

@@ -30,7 +30,11 @@ async function findMissing(host: HostFacts, options: BtrfsOptions): Promise<Miss
   if (missing.length > 0 || (await nativePool(host.stateDir)) !== null) return missing;
 
   if (!existsSync("/dev/loop-control")) {
-    lack("loop", "there is no /dev/loop-control", "run `modprobe loop`, or put the state directory on btrfs with quotas");
+    lack(
+      "loop",
+      "there is no /dev/loop-control",
+      "run `modprobe loop`, or put the state directory on btrfs with quotas",
+    );
   }
   if (existsSync(join(host.stateDir, "pool.json"))) return missing;
   if (formatTool() === null) {

@@ -132,7 +132,10 @@ export class BtrfsStorage implements Storage {
     checkName(resource.name);
     const pool = await this.#pool.find();
     if (pool === null || pool.uuid !== resource.data.pool) {
-      this.#log.warn({ name: resource.name, pool: resource.data.pool ?? null }, "a volume's pool does not exist any more");
+      this.#log.warn(
+        { name: resource.name, pool: resource.data.pool ?? null },
+        "a volume's pool does not exist any more",
+      );
       return;
     }
     try {
@@ -167,7 +170,8 @@ function volumeOf(pool: OpenPool, name: string, capBytes: number): Volume {
 }
 
 function checkName(name: string): void {
-  if (!VOLUME_NAME_PATTERN.test(name)) throw new AgentError("INVALID_ID", "a volume's name is 1 to 128 of A-Z, a-z, 0-9, . and -");
+  if (!VOLUME_NAME_PATTERN.test(name))
+    throw new AgentError("INVALID_ID", "a volume's name is 1 to 128 of A-Z, a-z, 0-9, . and -");
 }
 
 function exists(path: string): Promise<boolean> {

@@ -31,7 +31,9 @@ export async function readPoolRecord(path: string): Promise<PoolRecord | null> {
   try {
     return schema.parse(JSON.parse(text));
   } catch (cause) {
-    throw new AgentError("STATE_UNAVAILABLE", `${path} is damaged; it names the file system of all workspaces`, { cause });
+    throw new AgentError("STATE_UNAVAILABLE", `${path} is damaged; it names the file system of all workspaces`, {
+      cause,
+    });
   }
 }
 

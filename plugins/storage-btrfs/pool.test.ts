@@ -1,6 +1,15 @@
 // The pool through its life: made once, found again, finished after crashes, full, given back. Needs root and btrfs.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { allocateFile } from "../../ffi/host/files.ts";
@@ -41,7 +50,13 @@ function begin(directory: string): void {
 
 function open(): BtrfsStorage {
   const report = { usable: true, capabilities: [], missing: [] };
-  return new BtrfsStorage({ host, options: options.parse({ pool_size_mib: 512 }), log: silentLog, guest: noGuest, report });
+  return new BtrfsStorage({
+    host,
+    options: options.parse({ pool_size_mib: 512 }),
+    log: silentLog,
+    guest: noGuest,
+    report,
+  });
 }
 
 function request(name: string, capMib = 64) {
@@ -59,13 +74,18 @@ function inside(volume: Volume, command: string): { exitCode: number; output: st
 }
 
 async function codeOf(promise: Promise<unknown>): Promise<string> {
-  const error = await promise.then(() => null, (error: unknown) => error);
+  const error = await promise.then(
+    () => null,
+    (error: unknown) => error,
+  );
   if (!(error instanceof AgentError)) throw new Error("expected an AgentError", { cause: error });
   return error.code;
 }
 
 function mountsBelow(directory: string): string[] {
-  return readFileSync("/proc/self/mounts", "utf8").split("\n").filter((line) => line.includes(directory));
+  return readFileSync("/proc/self/mounts", "utf8")
+    .split("\n")
+    .filter((line) => line.includes(directory));
 }
 
 function loopsOf(directory: string): string[] {
@@ -165,7 +185,10 @@ describe.skipIf(!report.usable)(`the btrfs pool${reasons === "" ? "" : ` (${reas
 
 describe.skipIf(!report.usable)(`a bounded volume${reasons === "" ? "" : ` (${reasons})`}`, () => {
   test("bounds data, metadata and a command that runs, not its neighbours", async () => {
-    const [full, neighbour] = [await storage.createVolume(request("a"), journal), await storage.createVolume(request("b"), journal)];
+    const [full, neighbour] = [
+      await storage.createVolume(request("a"), journal),
+      await storage.createVolume(request("b"), journal),
+    ];
 
     expect(inside(full, "dd if=/dev/urandom of=big bs=1M").output).toContain("Disk quota exceeded");
     expect(inside(full, "i=0; while [ $i -lt 20000 ]; do : > f$i || exit 3; i=$((i+1)); done").exitCode).not.toBe(0);
@@ -222,7 +245,12 @@ describe.skipIf(!report.usable)(`a state directory on btrfs${reasons === "" ? ""
     mkdirSync(mounted);
     await allocateFile(join(root, "disk.img"), 1024 * MIB);
     expect(sh(`mkfs.btrfs -q -K '${join(root, "disk.img")}'`).exitCode).toBe(0);
-    await mountImage(join(root, "disk.img"), { target: mounted, type: "btrfs", options: "nodiscard", flags: mountFlags.noDevices });
+    await mountImage(join(root, "disk.img"), {
+      target: mounted,
+      type: "btrfs",
+      options: "nodiscard",
+      flags: mountFlags.noDevices,
+    });
     begin(mounted);
   });
   afterEach(async () => {

@@ -62,7 +62,8 @@ export class Pool {
   close(): Promise<void> {
     return this.#alone(async () => {
       const record = await readPoolRecord(this.#recordPath);
-      if (record?.kind !== "image" || !(await this.#isMounted(record)) || (await readdir(this.#path)).length > 0) return;
+      if (record?.kind !== "image" || !(await this.#isMounted(record)) || (await readdir(this.#path)).length > 0)
+        return;
       try {
         await unmount(this.#path, { detach: false });
       } catch (error) {
@@ -145,7 +146,10 @@ export class Pool {
     const state = await quotaState(record.uuid);
     if (state.enabled) return state.simple;
     if (record.kind === "native") {
-      throw new AgentError("STATE_UNAVAILABLE", `quotas were turned off on ${this.#path}; run \`btrfs quota enable\` there`);
+      throw new AgentError(
+        "STATE_UNAVAILABLE",
+        `quotas were turned off on ${this.#path}; run \`btrfs quota enable\` there`,
+      );
     }
     return (await enableQuota(this.#path)).simple;
   }

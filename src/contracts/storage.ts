@@ -24,6 +24,13 @@ export interface VolumeRequest {
   readonly gid: number;
 }
 
+/** A volume that was found beyond its bound. */
+export interface Overshoot {
+  readonly volume: Volume;
+  /** What it holds, or null when it has too many entries to add up. */
+  readonly bytes: number | null;
+}
+
 export interface Storage {
   readonly releases: Readonly<Record<string, Release>>;
   createVolume(request: VolumeRequest, resources: ResourceScope): Promise<Volume>;
@@ -32,6 +39,11 @@ export interface Storage {
   /** The volume of a sandbox after an agent restart, or null when it is gone. */
   openVolume(name: string): Promise<Volume | null>;
   usage(volume: Volume): Promise<{ bytes: number }>;
+  /**
+   * Facet of storage without `hard_cap`: reports volumes beyond their bound, again and again while they are, so that
+   * their writers can be stopped. Nothing is watched until somebody asks. Returns how to stop.
+   */
+  readonly watchOvershoot?: (listener: (found: Overshoot) => void) => () => void;
   /** Stops what the plugin runs in the agent (watchers); volumes stay. */
   close(): Promise<void>;
 }
