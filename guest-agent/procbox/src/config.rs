@@ -255,7 +255,10 @@ mod tests {
 
     #[test]
     fn one_uid_alone_is_refused() {
-        assert!(read_with(|value| value["sandbox_uid"] = serde_json::Value::Null).is_err() || !nix::unistd::geteuid().is_root());
+        assert!(
+            read_with(|value| value["sandbox_uid"] = serde_json::Value::Null).is_err()
+                || !nix::unistd::geteuid().is_root()
+        );
         assert!(read_with(|value| value["supervisor_uid"] = 5.into()).is_ok() == nix::unistd::geteuid().is_root());
     }
 

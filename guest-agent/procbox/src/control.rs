@@ -12,16 +12,30 @@ use std::os::fd::BorrowedFd;
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToInit {
     /// Start a command: an encoded [`Command`] for the spawner, with the command's descriptors.
-    Spawn { execution: u64, command: ByteBuf },
+    Spawn {
+        execution: u64,
+        command: ByteBuf,
+    },
     /// Start a worker, which serves the socket that comes along.
-    StartWorker { worker: u64 },
-    KillWorker { worker: u64 },
+    StartWorker {
+        worker: u64,
+    },
+    KillWorker {
+        worker: u64,
+    },
     /// Signal the process group of a command.
-    Signal { execution: u64, signal: i32 },
+    Signal {
+        execution: u64,
+        signal: i32,
+    },
     /// Kill a command with all its descendants (only where it has a minder; elsewhere its leaf is killed).
-    KillTree { execution: u64 },
+    KillTree {
+        execution: u64,
+    },
     /// Ask all commands to end, then end.
-    Shutdown { grace_ms: u64 },
+    Shutdown {
+        grace_ms: u64,
+    },
 }
 
 /// From init to the supervisor.
@@ -30,10 +44,21 @@ pub enum FromInit {
     /// Confinement is in place.
     Up,
     /// Confinement failed; init is gone.
-    Failed { message: String },
-    Spawned { execution: u64, pid: i32 },
-    NotSpawned { execution: u64, errno: i32 },
-    Exited { execution: u64, status: Status },
+    Failed {
+        message: String,
+    },
+    Spawned {
+        execution: u64,
+        pid: i32,
+    },
+    NotSpawned {
+        execution: u64,
+        errno: i32,
+    },
+    Exited {
+        execution: u64,
+        status: Status,
+    },
 }
 
 /// How a process ended.

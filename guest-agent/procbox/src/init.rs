@@ -2,8 +2,8 @@
 //! what ends, and goes when the supervisor goes. Everything below it goes with it.
 
 use crate::cgroup::Memberships;
-use crate::confine::{self, Launcher};
 use crate::config::LaunchConfig;
+use crate::confine::{self, Launcher};
 use crate::control::{self, FromInit, FromSpawner, Status, ToInit};
 use crate::limits::*;
 use crate::minder;

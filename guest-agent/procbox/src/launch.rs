@@ -2,8 +2,8 @@
 //! as the supervisor. Nothing is left of a launch that failed.
 
 use crate::cgroup::{self, Memberships};
-use crate::confine::{Launcher, during, namespace_flags, rights, seccomp, workspace_inside};
 use crate::config::LaunchConfig;
+use crate::confine::{Launcher, during, namespace_flags, rights, seccomp, workspace_inside};
 use crate::control::{self, FromInit};
 use crate::init::{self, Setting};
 use crate::limits::*;
@@ -122,10 +122,15 @@ fn settle(
     rights::give_up(config.supervisor_uid, &groups).map_err(Failure::launch)?;
     process::hide_from_peers().map_err(|error| Failure::launch(during("hiding the supervisor")(error)))?;
     let directory = config.exit_record.parent().unwrap_or(Path::new("/"));
-    nix::unistd::access(directory, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).map_err(|error| {
-        let path = directory.display();
-        Failure::new(FailureCode::BadConfig, format!("exit_record: {path} is not writable for supervisor_uid: {error}"))
-    })?;
+    nix::unistd::access(directory, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).map_err(
+        |error| {
+            let path = directory.display();
+            Failure::new(
+                FailureCode::BadConfig,
+                format!("exit_record: {path} is not writable for supervisor_uid: {error}"),
+            )
+        },
+    )?;
     let inheritance = supervisor::inherit(&config, init, control, listener, token)
         .map_err(|error| Failure::launch(during("preparing the supervisor")(error)))?;
     seccomp::for_supervisor()

@@ -9,10 +9,30 @@ use std::path::Path;
 
 /// Granted by the agent's defaults; missing ones are normal and only noted.
 const DEFAULT_READ_PATHS: [&str; 24] = [
-    "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf",
-    "/etc/hosts", "/etc/resolv.conf", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/mime.types", "/dev/urandom",
-    "/dev/random", "/dev/zero", "/dev/null",
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/bin",
+    "/sbin",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/nsswitch.conf",
+    "/etc/hosts",
+    "/etc/resolv.conf",
+    "/etc/ssl/certs",
+    "/etc/ca-certificates",
+    "/etc/mime.types",
+    "/dev/urandom",
+    "/dev/random",
+    "/dev/zero",
+    "/dev/null",
 ];
 
 /// The layers of one sandbox.
@@ -90,7 +110,8 @@ impl Plan {
     fn judge_essentials(&mut self, facts: &Facts) {
         if !facts.seccomp {
             let why = reason(facts, "seccomp");
-            self.refusals.push(format!("seccomp filters are not available ({why}): use a kernel with CONFIG_SECCOMP_FILTER"));
+            self.refusals
+                .push(format!("seccomp filters are not available ({why}): use a kernel with CONFIG_SECCOMP_FILTER"));
         }
         if !facts.openat2 {
             let why = reason(facts, "openat2");
@@ -211,22 +232,49 @@ mod tests {
 
     fn full() -> Facts {
         Facts {
-            root: true, landlock_abi: 7, landlock_scopes: true, seccomp: true, userns: true, mountns: true, pidns: true,
-            ipcns: true, utsns: true, netns: true, cgroupns: true, proc_mount: true, mount_api: true, openat2: true,
+            root: true,
+            landlock_abi: 7,
+            landlock_scopes: true,
+            seccomp: true,
+            userns: true,
+            mountns: true,
+            pidns: true,
+            ipcns: true,
+            utsns: true,
+            netns: true,
+            cgroupns: true,
+            proc_mount: true,
+            mount_api: true,
+            openat2: true,
             ..Facts::default()
         }
     }
 
     fn config(isolation: Isolation) -> LaunchConfig {
         LaunchConfig {
-            id: "a".into(), socket: "/run/a/agent.sock".into(), peer_uid: 0, workspace: std::env::temp_dir(),
-            mount_at: "/workspace".into(), isolation, best_effort: false, max_abi: None, sandbox_uid: Some(200000),
-            supervisor_uid: Some(204096), read_paths: vec!["/usr".into()], write_paths: vec![], net_ports: vec![],
+            id: "a".into(),
+            socket: "/run/a/agent.sock".into(),
+            peer_uid: 0,
+            workspace: std::env::temp_dir(),
+            mount_at: "/workspace".into(),
+            isolation,
+            best_effort: false,
+            max_abi: None,
+            sandbox_uid: Some(200000),
+            supervisor_uid: Some(204096),
+            read_paths: vec!["/usr".into()],
+            write_paths: vec![],
+            net_ports: vec![],
             limits: ResourceLimits {
-                memory_mib: 64, address_space: true, max_processes: 10, cpu_seconds: None, file_size_max_bytes: None,
+                memory_mib: 64,
+                address_space: true,
+                max_processes: 10,
+                cpu_seconds: None,
+                file_size_max_bytes: None,
                 open_files: 64,
             },
-            cgroup: None, exit_record: PathBuf::from("/run/a/exit.json"),
+            cgroup: None,
+            exit_record: PathBuf::from("/run/a/exit.json"),
         }
     }
 
@@ -277,7 +325,9 @@ mod tests {
     #[test]
     fn without_proc_auto_runs_and_strict_says_why() {
         let facts = Facts {
-            proc_mount: false, reasons: [("proc_mount", "Operation not permitted".to_string())].into(), ..full()
+            proc_mount: false,
+            reasons: [("proc_mount", "Operation not permitted".to_string())].into(),
+            ..full()
         };
         let plan = Plan::new(&config(Isolation::Auto), &facts);
         assert!(plan.refusal(false).is_none() && !plan.proc && plan.namespaces);

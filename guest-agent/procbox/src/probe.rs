@@ -95,7 +95,9 @@ impl Facts {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         for line in mounts.lines() {
             let mut fields = line.split(' ').skip(1);
-            let (Some(path), Some(kind), Some(options)) = (fields.next(), fields.next(), fields.next()) else { continue };
+            let (Some(path), Some(kind), Some(options)) = (fields.next(), fields.next(), fields.next()) else {
+                continue;
+            };
             if kind == "cgroup2" && self.cgroup_v2.is_none() {
                 let controllers = fs::read_to_string(format!("{path}/cgroup.controllers")).unwrap_or_default();
                 let controllers = controllers.split_ascii_whitespace().map(str::to_owned).collect();
@@ -136,23 +138,33 @@ struct Attempt {
 /// In this order, each on top of those before. For an ordinary user the user namespace comes before all of them;
 /// for root it comes last, because inside one the kernel allows less.
 const ATTEMPTS: [Attempt; 9] = [
-    Attempt { name: "mountns", field: |facts| &mut facts.mountns, run: || {
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        mount::make_all_private()
-    } },
+    Attempt {
+        name: "mountns",
+        field: |facts| &mut facts.mountns,
+        run: || {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            mount::make_all_private()
+        },
+    },
     Attempt { name: "ipcns", field: |facts| &mut facts.ipcns, run: || Ok(unshare(CloneFlags::CLONE_NEWIPC)?) },
     Attempt { name: "utsns", field: |facts| &mut facts.utsns, run: || Ok(unshare(CloneFlags::CLONE_NEWUTS)?) },
     Attempt { name: "netns", field: |facts| &mut facts.netns, run: || Ok(unshare(CloneFlags::CLONE_NEWNET)?) },
     Attempt { name: "cgroupns", field: |facts| &mut facts.cgroupns, run: || Ok(unshare(CloneFlags::CLONE_NEWCGROUP)?) },
-    Attempt { name: "mount_api", field: |facts| &mut facts.mount_api, run: || {
-        let tree = mount::clone_tree(c"/")?;
-        mount::set_attributes(tree.as_fd(), mount::READ_ONLY, true)?;
-        mount::new_filesystem(c"tmpfs", &[], 0).map(drop)
-    } },
+    Attempt {
+        name: "mount_api",
+        field: |facts| &mut facts.mount_api,
+        run: || {
+            let tree = mount::clone_tree(c"/")?;
+            mount::set_attributes(tree.as_fd(), mount::READ_ONLY, true)?;
+            mount::new_filesystem(c"tmpfs", &[], 0).map(drop)
+        },
+    },
     Attempt { name: "pidns", field: |facts| &mut facts.pidns, run: || Ok(unshare(CloneFlags::CLONE_NEWPID)?) },
-    Attempt { name: "proc_mount", field: |facts| &mut facts.proc_mount, run: || {
-        mount::new_filesystem(c"proc", &[], mount::NO_SUID).map(drop)
-    } },
+    Attempt {
+        name: "proc_mount",
+        field: |facts| &mut facts.proc_mount,
+        run: || mount::new_filesystem(c"proc", &[], mount::NO_SUID).map(drop),
+    },
     Attempt { name: "userns", field: |facts| &mut facts.userns, run: || Ok(unshare(CloneFlags::CLONE_NEWUSER)?) },
 ];
 

@@ -131,13 +131,10 @@ impl<'a> Spawner<'a> {
 
     fn environment(&self, command: &Command) -> Vec<(String, String)> {
         let workspace = self.workspace.to_string_lossy().into_owned();
-        let mut env: Vec<(String, String)> = [
-            ("PATH", PATH_DEFAULT.to_owned()),
-            ("HOME", workspace.clone()),
-            ("WORKSPACE", workspace),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into();
+        let mut env: Vec<(String, String)> =
+            [("PATH", PATH_DEFAULT.to_owned()), ("HOME", workspace.clone()), ("WORKSPACE", workspace)]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into();
         for (name, value) in &command.env {
             env.retain(|(existing, _)| existing != name);
             env.push((name.clone(), value.clone()));

@@ -26,9 +26,28 @@ pub const OWN_DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/d
 
 /// Parts of `/proc` that tell about the host or its kernel and are of no use inside.
 const MASKED_IN_PROC: [&str; 22] = [
-    "acpi", "asound", "bus", "config.gz", "fs", "interrupts", "irq", "kallsyms", "kcore", "keys", "key-users", "kmsg",
-    "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules", "sched_debug", "scsi", "slabinfo",
-    "sysrq-trigger", "timer_list",
+    "acpi",
+    "asound",
+    "bus",
+    "config.gz",
+    "fs",
+    "interrupts",
+    "irq",
+    "kallsyms",
+    "kcore",
+    "keys",
+    "key-users",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "latency_stats",
+    "modules",
+    "sched_debug",
+    "scsi",
+    "slabinfo",
+    "sysrq-trigger",
+    "timer_list",
 ];
 
 /// How an object appears inside.
@@ -43,6 +62,12 @@ struct Bind {
     inside: PathBuf,
     tree: OwnedFd,
     is_directory: bool,
+}
+
+/// A link that stands for another granted place.
+struct Link {
+    inside: PathBuf,
+    target: PathBuf,
 }
 
 /// Builds the root in this mount namespace and moves into it.
@@ -60,7 +85,7 @@ pub fn enter(config: &LaunchConfig, plan: &Plan) -> Result<(), String> {
     for bind in &binds {
         attach(root.as_fd(), bind).map_err(during(format!("binding {}", bind.inside.display())))?;
     }
-    for (inside, target) in &links {
+    for Link { inside, target } in &links {
         link(root.as_fd(), inside, target).map_err(during(format!("linking {}", inside.display())))?;
     }
     if plan.proc {
@@ -74,12 +99,13 @@ pub fn enter(config: &LaunchConfig, plan: &Plan) -> Result<(), String> {
 
 /// Copies the mounts of everything granted, before any of it is covered; and the links that stand for another
 /// granted place (`/bin` for `/usr/bin`).
-fn collect(config: &LaunchConfig) -> Result<(Vec<Bind>, Vec<(PathBuf, PathBuf)>), String> {
-    let mut wanted: Vec<(&Path, Access)> = config.read_paths.iter().map(|path| (path.as_path(), Access::Read)).collect();
+fn collect(config: &LaunchConfig) -> Result<(Vec<Bind>, Vec<Link>), String> {
+    let mut wanted: Vec<(&Path, Access)> =
+        config.read_paths.iter().map(|path| (path.as_path(), Access::Read)).collect();
     wanted.extend(config.write_paths.iter().map(|path| (path.as_path(), Access::Write)));
     wanted.extend(OWN_DEVICES.map(|device| (Path::new(device), Access::Write)));
     wanted.sort_by_key(|(path, access)| (path.components().count(), *access == Access::Read));
-    let (mut binds, mut links): (Vec<Bind>, Vec<(PathBuf, PathBuf)>) = (Vec::new(), Vec::new());
+    let (mut binds, mut links) = (Vec::<Bind>::new(), Vec::<Link>::new());
     let mut readable: Vec<PathBuf> = Vec::new();
     for (path, access) in wanted {
         let covered = binds.iter().any(|bind| bind.inside == path)
@@ -90,7 +116,7 @@ fn collect(config: &LaunchConfig) -> Result<(Vec<Bind>, Vec<(PathBuf, PathBuf)>)
         let failed = || during(format!("copying the mount of {}", path.display()));
         let real = fs::canonicalize(path).map_err(failed())?;
         if access == Access::Read && real != path && readable.iter().any(|parent| real.starts_with(parent)) {
-            links.push((path.to_owned(), real));
+            links.push(Link { inside: path.to_owned(), target: real });
             continue;
         }
         binds.push(copy(&real, path, access).map_err(failed())?);
@@ -172,7 +198,10 @@ fn attach_terminals(root: BorrowedFd<'_>) -> io::Result<()> {
     make_directory(root, Path::new("dev/pts"))?;
     mount::attach(terminals.as_fd(), root, c"dev/pts")?;
     let names = [
-        ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
+        ("ptmx", "pts/ptmx"),
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
         ("stderr", "/proc/self/fd/2"),
     ];
     for (name, target) in names {

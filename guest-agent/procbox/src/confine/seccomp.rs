@@ -6,28 +6,86 @@ use libc::*;
 /// Calls that no command has a use for that the sandbox could allow: they reach for other processes' memory, the
 /// kernel, the clock, mounts and namespaces, or open a way around the sandbox's other layers.
 const COMMAND_DENIED: [c_long; 54] = [
-    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_pidfd_getfd, SYS_kcmp,
-    SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsconfig,
-    SYS_fsmount, SYS_fspick, SYS_mount_setattr, SYS_quotactl, SYS_quotactl_fd, SYS_kexec_load, SYS_kexec_file_load,
-    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
-    SYS_fanotify_init, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct,
-    SYS_syslog, SYS_vhangup, SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_settimeofday, SYS_clock_settime,
-    SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname, SYS_unshare, SYS_setns, SYS_iopl, SYS_ioperm,
-    SYS_modify_ldt, SYS_lookup_dcookie, SYS_nfsservctl, SYS_move_pages, SYS_migrate_pages,];
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_process_madvise,
+    SYS_pidfd_getfd,
+    SYS_kcmp,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_open_tree,
+    SYS_move_mount,
+    SYS_fsopen,
+    SYS_fsconfig,
+    SYS_fsmount,
+    SYS_fspick,
+    SYS_mount_setattr,
+    SYS_quotactl,
+    SYS_quotactl_fd,
+    SYS_kexec_load,
+    SYS_kexec_file_load,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_fanotify_init,
+    SYS_keyctl,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_acct,
+    SYS_syslog,
+    SYS_vhangup,
+    SYS_open_by_handle_at,
+    SYS_name_to_handle_at,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_clock_adjtime,
+    SYS_adjtimex,
+    SYS_sethostname,
+    SYS_setdomainname,
+    SYS_unshare,
+    SYS_setns,
+    SYS_iopl,
+    SYS_ioperm,
+    SYS_modify_ldt,
+    SYS_lookup_dcookie,
+    SYS_nfsservctl,
+    SYS_move_pages,
+    SYS_migrate_pages,
+];
 
 /// As if the kernel had none: programs then fall back to what the other rules can see into.
 const COMMAND_ABSENT: [c_long; 4] = [SYS_clone3, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register];
 
-const NEW_NAMESPACES: u32 = (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID
-    | CLONE_NEWNET) as u32;
+const NEW_NAMESPACES: u32 =
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET) as u32;
 const SOCKET_TYPE_MASK: u32 = 0xf;
 const WHOLE: u32 = u32::MAX;
 const TIOCLINUX: u32 = 0x541c;
 
 /// System V and POSIX message queues, semaphores and shared memory, which no path and no Landlock rule governs.
 const IPC: [c_long; 13] = [
-    SYS_shmget, SYS_shmat, SYS_shmctl, SYS_msgget, SYS_msgsnd, SYS_msgrcv, SYS_msgctl, SYS_semget, SYS_semop,
-    SYS_semtimedop, SYS_semctl, SYS_mq_open, SYS_mq_unlink,
+    SYS_shmget,
+    SYS_shmat,
+    SYS_shmctl,
+    SYS_msgget,
+    SYS_msgsnd,
+    SYS_msgrcv,
+    SYS_msgctl,
+    SYS_semget,
+    SYS_semop,
+    SYS_semtimedop,
+    SYS_semctl,
+    SYS_mq_open,
+    SYS_mq_unlink,
 ];
 
 /// What a command shares with the host for want of a namespace.
@@ -69,8 +127,24 @@ pub fn for_commands(shared: Shared) -> Filter {
 
 /// The filter of the supervisor, which accepts connections, moves bytes and needs nothing else.
 pub fn for_supervisor() -> Filter {
-    let own = [SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_clone3, SYS_socket, SYS_connect, SYS_bind, SYS_mknod,
-        SYS_mknodat, SYS_setuid, SYS_setgid, SYS_setresuid, SYS_setresgid, SYS_setgroups, SYS_io_uring_setup];
+    let own = [
+        SYS_execve,
+        SYS_execveat,
+        SYS_fork,
+        SYS_vfork,
+        SYS_clone3,
+        SYS_socket,
+        SYS_connect,
+        SYS_bind,
+        SYS_mknod,
+        SYS_mknodat,
+        SYS_setuid,
+        SYS_setgid,
+        SYS_setresuid,
+        SYS_setresgid,
+        SYS_setgroups,
+        SYS_io_uring_setup,
+    ];
     let refusals: Vec<Refusal> = COMMAND_DENIED.iter().chain(&own).map(always).collect();
     Filter::refusing(&refusals)
 }
@@ -90,13 +164,16 @@ mod tests {
     use nix::errno::Errno;
     use nix::sys::wait::{WaitStatus, waitpid};
 
-    /// Runs `probe` under the command filter in a child and gives its exit code.
-    fn under_filter(is_shared: bool, probe: fn() -> i32) -> i32 {
+    /// The errno of a system call under the command filter, 0 when it succeeds.
+    fn errno_of(is_shared: bool, call: c_long, arguments: [c_int; 3]) -> c_int {
         match fork().unwrap() {
             Forked::Child => {
                 forbid_new_privileges().unwrap();
                 for_commands(Shared { network: is_shared, ipc: is_shared }).install().unwrap();
-                exit_now(probe())
+                let [a, b, c] = arguments.map(c_long::from);
+                // SAFETY: no call below gets a pointer other than null.
+                let result = unsafe { syscall(call, a, b, c, 0, 0) };
+                exit_now(if result < 0 { Errno::last_raw() } else { 0 })
             }
             Forked::Parent(pid) => match waitpid(pid, None).unwrap() {
                 WaitStatus::Exited(_, code) => code,
@@ -105,27 +182,24 @@ mod tests {
         }
     }
 
-    fn errno_of(result: c_long) -> i32 {
-        if result < 0 { Errno::last_raw() } else { 0 }
-    }
-
     #[test]
     fn denied_absent_and_foreign_calls() {
-        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_unshare, 0) })), EPERM);
-        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_io_uring_setup, 0, 0) })), ENOSYS);
-        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(0x4000_0000 + SYS_mount, 0, 0, 0, 0, 0) })), ENOSYS);
-        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) })), EPERM);
+        assert_eq!(errno_of(false, SYS_getppid, [0; 3]), 0);
+        assert_eq!(errno_of(false, SYS_unshare, [0; 3]), EPERM);
+        assert_eq!(errno_of(false, SYS_io_uring_setup, [0; 3]), ENOSYS);
+        assert_eq!(errno_of(false, 0x4000_0000 + SYS_mount, [0; 3]), ENOSYS);
+        assert_eq!(errno_of(false, SYS_clone, [CLONE_NEWUSER | SIGCHLD, 0, 0]), EPERM);
     }
 
     #[test]
     fn arguments_decide_where_they_should() {
-        assert_eq!(under_filter(false, || errno_of(unsafe { socket(AF_INET, SOCK_DGRAM, 0) }.into())), 0);
-        assert_eq!(under_filter(true, || errno_of(unsafe { socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0) }.into())), EPERM);
-        assert_eq!(under_filter(true, || errno_of(unsafe { socket(AF_INET, SOCK_STREAM, 0) }.into())), 0);
-        assert_eq!(under_filter(true, || errno_of(unsafe { socket(AF_UNIX, SOCK_STREAM, 0) }.into())), EPERM);
-        assert_eq!(under_filter(false, || errno_of(unsafe { ioctl(0, TIOCSTI, 0) }.into())), EPERM);
-        assert_eq!(under_filter(true, || errno_of(unsafe { shmget(IPC_PRIVATE, 1, 0) }.into())), EPERM);
-        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_prlimit64, 1, 0, 0, 0) })), EPERM);
-        assert_eq!(under_filter(false, || errno_of(unsafe { syscall(SYS_prlimit64, 0, RLIMIT_CORE, 0, 0) })), 0);
+        assert_eq!(errno_of(false, SYS_socket, [AF_INET, SOCK_DGRAM, 0]), 0);
+        assert_eq!(errno_of(true, SYS_socket, [AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0]), EPERM);
+        assert_eq!(errno_of(true, SYS_socket, [AF_INET, SOCK_STREAM, 0]), 0);
+        assert_eq!(errno_of(true, SYS_socket, [AF_UNIX, SOCK_STREAM, 0]), EPERM);
+        assert_eq!(errno_of(true, SYS_shmget, [IPC_PRIVATE, 1, 0]), EPERM);
+        assert_eq!(errno_of(false, SYS_ioctl, [0, TIOCSTI as c_int, 0]), EPERM);
+        assert_eq!(errno_of(false, SYS_prlimit64, [1, 0, 0]), EPERM);
+        assert_eq!(errno_of(false, SYS_prlimit64, [0, RLIMIT_CORE as c_int, 0]), 0);
     }
 }

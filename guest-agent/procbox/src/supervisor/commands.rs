@@ -279,7 +279,11 @@ async fn started_or_why(status: &mut pipe::Receiver) -> Result<(), Fault> {
             let (step, errno) = StartStep::decode(&message);
             Err(match step {
                 StartStep::WorkingDirectory => {
-                    let code = if errno == libc::ENOENT || errno == libc::ENOTDIR { ErrorCode::NotFound } else { ErrorCode::Denied };
+                    let code = if errno == libc::ENOENT || errno == libc::ENOTDIR {
+                        ErrorCode::NotFound
+                    } else {
+                        ErrorCode::Denied
+                    };
                     Fault::new(code, format!("cannot enter cwd: {}", describe(errno)))
                 }
                 StartStep::Setup => not_started("cannot prepare the command", errno),

@@ -93,12 +93,15 @@ pub fn new_filesystem(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) 
     owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) })
 }
 
-fn configure(context: BorrowedFd<'_>, command: libc::c_int, key: Option<&CStr>, value: Option<&CStr>) -> io::Result<()> {
+fn configure(
+    context: BorrowedFd<'_>,
+    command: libc::c_int,
+    key: Option<&CStr>,
+    value: Option<&CStr>,
+) -> io::Result<()> {
     let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
     // SAFETY: each pointer is null or a NUL-terminated string for the length of the call.
-    check(unsafe {
-        libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, pointer(key), pointer(value), 0)
-    })?;
+    check(unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, pointer(key), pointer(value), 0) })?;
     Ok(())
 }
 

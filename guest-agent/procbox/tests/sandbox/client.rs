@@ -31,7 +31,7 @@ pub struct Outcome {
 
 /// A frame that belongs to the operation.
 pub enum Heard {
-    Event(Event),
+    Event,
     Data(u8, Vec<u8>),
     End(Vec<u8>),
     Failed(Fault),
@@ -50,9 +50,7 @@ impl Connection {
         connection.send(0, Kind::Hello, &Hello { versions: vec![2], token: token.into() })?;
         match connection.next_frame()? {
             (0, Kind::Welcome, _) => Ok(connection),
-            (_, kind, payload) => {
-                Err(std::io::Error::other(format!("{kind:?} {}", String::from_utf8_lossy(&payload))))
-            }
+            (_, kind, payload) => Err(std::io::Error::other(format!("{kind:?} {}", String::from_utf8_lossy(&payload)))),
         }
     }
 
@@ -88,7 +86,7 @@ impl Connection {
             let (_, kind, payload) =
                 self.next_frame().map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))?;
             return Ok(match kind {
-                Kind::Event => Heard::Event(decoded(&payload)),
+                Kind::Event => Heard::Event,
                 Kind::Data => {
                     let data: Data<'_> = rmp_serde::from_slice(&payload).unwrap();
                     Heard::Data(data.channel, data.content.to_vec())
@@ -111,7 +109,7 @@ impl Connection {
                 Heard::Data(channel, content) => channels[usize::from(channel) - 1].extend(content),
                 Heard::End(payload) => return Ok((decoded(&payload), channels)),
                 Heard::Failed(fault) => return Err(fault),
-                Heard::Event(_) => (),
+                Heard::Event => (),
             }
         }
     }

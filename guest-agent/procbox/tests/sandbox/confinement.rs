@@ -28,10 +28,17 @@ fn small_world() {
     assert_eq!(sandbox.output("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"), "lo");
     assert_eq!(sandbox.output("ls /proc/self/fd | tr '\\n' ' '"), "0 1 2 3", "ls itself opens 3");
     assert_eq!(sandbox.output("grep -c '^CapEff:.0*$\\|^NoNewPrivs:.1$\\|^Seccomp:.2$' /proc/self/status"), "3");
-    assert_eq!(sandbox.output("ls -d /proc/1 2>&1; ls /proc | grep -c '^[0-9]'").lines().last(), Some("3"), "sh, ls, grep");
+    assert_eq!(
+        sandbox.output("ls -d /proc/1 2>&1; ls /proc | grep -c '^[0-9]'").lines().last(),
+        Some("3"),
+        "sh, ls, grep"
+    );
     assert_eq!(sandbox.output("echo x > /tmp/x || echo BLOCKED"), "BLOCKED");
     assert_eq!(sandbox.output("touch /usr/x /x /etc/x /dev/x 2>/dev/null || echo BLOCKED"), "BLOCKED");
-    assert_eq!(sandbox.output("head -c 3 /dev/zero | wc -c; echo x > /dev/null; head -c 4 /dev/urandom | wc -c"), "3\n4");
+    assert_eq!(
+        sandbox.output("head -c 3 /dev/zero | wc -c; echo x > /dev/null; head -c 4 /dev/urandom | wc -c"),
+        "3\n4"
+    );
     assert_eq!(sandbox.output("cat /proc/self/cgroup | grep -c procbox-test || true"), "0", "group names are hidden");
     assert_eq!(sandbox.output("umask; cat /proc/kallsyms /proc/keys /proc/kcore 2>/dev/null | wc -c"), "0022\n0");
 }
@@ -54,11 +61,14 @@ fn limits() {
 fn enforcement() {
     let sandbox = Sandbox::new();
     let abi = sandbox.report["enforcement"]["landlock_abi"].as_u64().unwrap();
-    assert_eq!(sandbox.report["enforcement"], json!({
-        "landlock_abi": abi, "filesystem": true, "tcp_connect": true, "tcp_bind": true, "scope_abstract_unix": true,
-        "scope_signal": true, "seccomp": true, "uid_dropped": true, "namespaces": true, "network_isolated": true,
-        "seccomp_sockets": false, "not_enforced": [],
-    }));
+    assert_eq!(
+        sandbox.report["enforcement"],
+        json!({
+            "landlock_abi": abi, "filesystem": true, "tcp_connect": true, "tcp_bind": true, "scope_abstract_unix": true,
+            "scope_signal": true, "seccomp": true, "uid_dropped": true, "namespaces": true, "network_isolated": true,
+            "seccomp_sockets": false, "not_enforced": [],
+        })
+    );
     assert_eq!(sandbox.report["workspace"], "/workspace");
 }
 
@@ -67,7 +77,13 @@ fn old_landlock() {
         let sandbox = Sandbox::of(Place::new().with(|config| config["max_abi"] = abi.into()));
         assert_eq!(sandbox.report["enforcement"]["landlock_abi"], abi);
         assert_eq!(sandbox.output("cat /etc/shadow 2>/dev/null || echo BLOCKED"), "BLOCKED");
-        assert_eq!(sandbox.output("echo x > f; mkdir d; mv f d/f 2>/dev/null; cat d/f f 2>/dev/null; echo done").lines().last(), Some("done"));
+        assert_eq!(
+            sandbox
+                .output("echo x > f; mkdir d; mv f d/f 2>/dev/null; cat d/f f 2>/dev/null; echo done")
+                .lines()
+                .last(),
+            Some("done")
+        );
     }
 }
 
@@ -76,7 +92,10 @@ fn landlock_only() {
     let inside = sandbox.place.workspace();
     assert_eq!(sandbox.report["workspace"], inside.to_str().unwrap());
     assert_eq!(sandbox.output("pwd; echo x > file; cat file"), format!("{}\nx", inside.display()));
-    assert_eq!(sandbox.output("cat /etc/shadow 2>/dev/null || echo BLOCKED; ls /root 2>/dev/null || echo BLOCKED"), "BLOCKED\nBLOCKED");
+    assert_eq!(
+        sandbox.output("cat /etc/shadow 2>/dev/null || echo BLOCKED; ls /root 2>/dev/null || echo BLOCKED"),
+        "BLOCKED\nBLOCKED"
+    );
     sandbox.write("/by-worker", b"1").unwrap();
     assert_eq!(sandbox.output("cat by-worker"), "1");
     // Its signals reach its own processes only.
@@ -105,10 +124,16 @@ fn minders() {
     assert!(outcome.unwrap().status.timed_out);
     assert_eq!(sandbox.output("ps -e -o comm= | grep -c sleep || true"), "0");
     sandbox.run("kill -9 -1");
-    assert_eq!(sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout, "here\n");
+    assert_eq!(
+        sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout,
+        "here\n"
+    );
     let bomb = ExecRequest { timeout_ms: 1000, ..shell("b() { b | b & }; b; sleep 60") };
     sandbox.exec(bomb).unwrap();
-    assert_eq!(sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout, "here\n");
+    assert_eq!(
+        sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout,
+        "here\n"
+    );
 }
 
 fn plans() {

@@ -95,7 +95,8 @@ fn failed_launches() {
     assert!(code == "BAD_CONFIG" && message.contains("surprise"), "{message}");
     let (code, message) = failed(Place::new().with(|config| config["workspace"] = "/no/such/place".into()));
     assert!(code == "CONFINEMENT_UNAVAILABLE" && message.contains("/no/such/place"), "{message}");
-    let (code, message) = failed(Place::new().with(|config| config["read_paths"] = ["/usr", "/a/gap", "/b/gap"].into()));
+    let (code, message) =
+        failed(Place::new().with(|config| config["read_paths"] = ["/usr", "/a/gap", "/b/gap"].into()));
     assert!(code == "CONFINEMENT_UNAVAILABLE" && message.contains("/a/gap") && message.contains("/b/gap"), "{message}");
     let (code, message) = failed(Place::new().with(|config| config["exit_record"] = "/proc/exit.json".into()));
     assert!(code == "BAD_CONFIG" && message.contains("exit_record"), "{message}");

@@ -3,7 +3,7 @@
 
 use crate::Case;
 use crate::fixture::{Place, Sandbox};
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -19,21 +19,19 @@ pub const CASES: &[Case] = &[
     ("no escape from namespaces alone", || {
         try_all(Place::new().with(|config| config["max_abi"] = 0.into()), &["listen for TCP"])
     }),
-    ("no escape from Landlock alone", || {
-        try_all(Place::new().with(|config| config["isolation"] = "off".into()), &[])
-    }),
+    ("no escape from Landlock alone", || try_all(Place::new().with(|config| config["isolation"] = "off".into()), &[])),
     ("no escape with a minder", || try_all(Place::new().without_v2(), &[])),
     ("no escape for an ordinary user", || try_all(Place::of_user(65534), &[])),
 ];
 
 /// What an attempt may know of the host.
 struct Host {
-    supervisor_pid: i32,
-    init_pid: i32,
+    supervisor_pid: i64,
+    init_pid: i64,
     tcp_port: u16,
     abstract_name: String,
     socket: String,
-    segment: i32,
+    segment: i64,
 }
 
 type Attempt = (&'static str, fn(&Host) -> io::Result<()>);
@@ -42,7 +40,7 @@ type Attempt = (&'static str, fn(&Host) -> io::Result<()>);
 const ATTEMPTS: &[Attempt] = &[
     // First, before this program opens something itself.
     ("find an inherited descriptor", |_| {
-        let found = (3..1024).find(|number| unsafe { libc::fcntl(*number, libc::F_GETFD) } >= 0);
+        let found = (3..1024).find(|number| raw(libc::SYS_fcntl, &[*number, i64::from(libc::F_GETFD)]) >= 0);
         found.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
     }),
     ("read the shadow file", |_| read("/etc/shadow")),
@@ -53,17 +51,19 @@ const ATTEMPTS: &[Attempt] = &[
     ("hard link a host file", |_| fs::hard_link("/etc/passwd", fresh("hard"))),
     ("rename a host file", |_| fs::rename("/etc/passwd", fresh("moved"))),
     ("truncate a host file", |_| OpenOptions::new().write(true).truncate(true).open("/etc/passwd").map(drop)),
-    ("truncate by path", |_| call(|| with_path("/etc/passwd", |path| unsafe { libc::truncate(path, 0) }.into()))),
-    ("change a host file's mode", |_| call(|| with_path("/etc/passwd", |path| unsafe { libc::chmod(path, 0o777) }.into()))),
-    ("change a host file's owner", |_| call(|| with_path("/etc/passwd", |path| unsafe { libc::chown(path, 0, 0) }.into()))),
+    ("truncate by path", |_| call(libc::SYS_truncate, &[at(c"/etc/passwd"), 0])),
+    ("change a host file's mode", |_| call(libc::SYS_fchmodat, &[HERE, at(c"/etc/passwd"), 0o777])),
+    ("change a host file's owner", |_| call(libc::SYS_fchownat, &[HERE, at(c"/etc/passwd"), 0, 0, 0])),
     ("make a file in /usr", |_| File::create("/usr/escape").map(drop)),
     ("make a file in /tmp", |_| File::create("/tmp/escape").map(drop)),
     ("make a file in /", |_| File::create("/escape").map(drop)),
-    ("make a device node", |_| call(|| with_path("node", |path| unsafe { libc::mknod(path, libc::S_IFCHR | 0o666, libc::makedev(1, 1)) }.into()))),
+    ("make a device node", |_| call(libc::SYS_mknodat, &[HERE, at(c"node"), i64::from(libc::S_IFCHR) | 0o666, 0x101])),
     ("open kernel memory", |_| read("/dev/mem")),
     ("open the kernel log", |_| read("/dev/kmsg")),
     ("open the virtual machine device", |_| OpenOptions::new().read(true).write(true).open("/dev/kvm").map(drop)),
-    ("open a disk", |_| ["/dev/sda", "/dev/vda", "/dev/nvme0n1", "/dev/loop0"].iter().try_fold((), |(), path| read(path))),
+    ("open a disk", |_| {
+        ["/dev/sda", "/dev/vda", "/dev/nvme0n1", "/dev/loop0"].iter().try_fold((), |(), path| read(path))
+    }),
     ("read the kernel's core", |_| read("/proc/kcore")),
     ("read kernel keys", |_| read_some("/proc/keys")),
     ("trigger sysrq", |_| fs::write("/proc/sysrq-trigger", "h")),
@@ -77,68 +77,71 @@ const ATTEMPTS: &[Attempt] = &[
     ("enter init's root", |host| list_of(host.init_pid, "root/root")),
     ("read the supervisor's memory", |host| File::open(format!("/proc/{}/mem", host.supervisor_pid)).map(drop)),
     ("list the supervisor's descriptors", |host| fs::read_dir(format!("/proc/{}/fd", host.supervisor_pid)).map(drop)),
-    ("trace init", |host| call_on_init(host, |pid| unsafe { libc::ptrace(libc::PTRACE_ATTACH, pid, 0, 0) })),
-    ("seize init", |host| call_on_init(host, |pid| unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) })),
-    ("read init's memory by call", |host| call_on_init(host, |pid| unsafe { libc::syscall(libc::SYS_process_vm_readv, pid, 0, 0, 0, 0, 0) })),
-    ("take a descriptor of init", |host| call_on_init(host, |pid| {
-        // SAFETY: plain integers.
-        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd, 3, 0) }
-    })),
-    ("limit init", |host| call_on_init(host, |pid| {
-        let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-        unsafe { libc::syscall(libc::SYS_prlimit64, pid, libc::RLIMIT_NOFILE, &limit, 0) }
-    })),
-    ("kill the supervisor", |host| call(|| unsafe { libc::kill(host.supervisor_pid, libc::SIGKILL) }.into())),
-    ("stop the supervisor", |host| call(|| unsafe { libc::kill(host.supervisor_pid, libc::SIGSTOP) }.into())),
-    ("signal the host's init by pidfd", |_| call(|| {
-        // Inside a pid namespace pid 1 is the sandbox's own init, which takes no signal from here.
-        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, 2, 0) };
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, if pidfd < 0 { -1 } else { pidfd }, 99, 0, 0) }
-    })),
-    ("mount a file system", |_| call(|| unsafe { libc::mount(c"t".as_ptr(), c".".as_ptr(), c"tmpfs".as_ptr(), 0, std::ptr::null()) }.into())),
-    ("remount the root", |_| call(|| unsafe { libc::mount(c"".as_ptr(), c"/".as_ptr(), c"".as_ptr(), libc::MS_REMOUNT, std::ptr::null()) }.into())),
-    ("unmount", |_| call(|| unsafe { libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH) }.into())),
-    ("open a mount context", |_| syscall(libc::SYS_fsopen, [c"tmpfs".as_ptr() as i64, 0, 0])),
-    ("clone a mount", |_| syscall(libc::SYS_open_tree, [i64::from(libc::AT_FDCWD), c"/".as_ptr() as i64, 1])),
-    ("pivot the root", |_| syscall(libc::SYS_pivot_root, [c".".as_ptr() as i64, c".".as_ptr() as i64, 0])),
-    ("change the root", |_| call(|| unsafe { libc::chroot(c".".as_ptr()) }.into())),
-    ("unshare a user namespace", |_| call(|| unsafe { libc::unshare(libc::CLONE_NEWUSER) }.into())),
-    ("unshare a mount namespace", |_| call(|| unsafe { libc::unshare(libc::CLONE_NEWNS) }.into())),
-    ("clone into a user namespace", |_| syscall(libc::SYS_clone, [i64::from(libc::CLONE_NEWUSER | libc::SIGCHLD), 0, 0])),
-    ("clone3", |_| syscall(libc::SYS_clone3, [0, 0, 0])),
-    ("enter a namespace", |_| File::open("/proc/self/ns/net").and_then(|it| call(|| unsafe { libc::setns(it.as_raw_fd(), 0) }.into()))),
-    ("io_uring", |_| syscall(libc::SYS_io_uring_setup, [1, &mut [0u64; 15] as *mut _ as i64, 0])),
-    ("load BPF", |_| syscall(libc::SYS_bpf, [0, 0, 0])),
-    ("open a performance counter", |_| syscall(libc::SYS_perf_event_open, [0, 0, 0])),
-    ("handle page faults", |_| syscall(libc::SYS_userfaultfd, [0, 0, 0])),
-    ("open by handle", |_| syscall(libc::SYS_open_by_handle_at, [0, 0, 0])),
-    ("load a kernel", |_| syscall(libc::SYS_kexec_load, [0, 0, 0])),
-    ("load a module", |_| syscall(libc::SYS_init_module, [0, 0, 0])),
-    ("reboot", |_| syscall(libc::SYS_reboot, [0, 0, 0])),
-    ("set the clock", |_| call(|| unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &libc::timespec { tv_sec: 1, tv_nsec: 0 }) }.into())),
-    ("use the keyring", |_| syscall(libc::SYS_keyctl, [0, -3, 0])),
-    ("add a key", |_| syscall(libc::SYS_add_key, [c"user".as_ptr() as i64, c"k".as_ptr() as i64, 0])),
-    ("call through the x32 table", |_| syscall(0x4000_0000 + libc::SYS_unshare, [i64::from(libc::CLONE_NEWUSER), 0, 0])),
+    ("trace init", |host| call_on_init(host, |pid| raw(libc::SYS_ptrace, &[i64::from(libc::PTRACE_ATTACH), pid]))),
+    ("seize init", |host| call_on_init(host, |pid| raw(libc::SYS_ptrace, &[i64::from(libc::PTRACE_SEIZE), pid]))),
+    ("read init's memory by call", |host| call_on_init(host, |pid| raw(libc::SYS_process_vm_readv, &[pid]))),
+    ("take a descriptor of init", |host| {
+        call_on_init(host, |pid| raw(libc::SYS_pidfd_getfd, &[raw(libc::SYS_pidfd_open, &[pid]), 3]))
+    }),
+    ("limit init", |host| {
+        call_on_init(host, |pid| {
+            let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+            raw(libc::SYS_prlimit64, &[pid, i64::from(libc::RLIMIT_NOFILE), &raw const limit as i64])
+        })
+    }),
+    ("kill the supervisor", |host| call(libc::SYS_kill, &[host.supervisor_pid, i64::from(libc::SIGKILL)])),
+    ("stop the supervisor", |host| call(libc::SYS_kill, &[host.supervisor_pid, i64::from(libc::SIGSTOP)])),
+    ("mount a file system", |_| call(libc::SYS_mount, &[at(c"t"), at(c"."), at(c"tmpfs")])),
+    ("remount the root", |_| call(libc::SYS_mount, &[at(c""), at(c"/"), at(c""), libc::MS_REMOUNT as i64])),
+    ("unmount", |_| call(libc::SYS_umount2, &[at(c"/proc"), i64::from(libc::MNT_DETACH)])),
+    ("open a mount context", |_| filtered(libc::SYS_fsopen, &[at(c"tmpfs"), 0, 0])),
+    ("clone a mount", |_| filtered(libc::SYS_open_tree, &[i64::from(libc::AT_FDCWD), at(c"/"), 1])),
+    ("pivot the root", |_| filtered(libc::SYS_pivot_root, &[at(c"."), at(c"."), 0])),
+    ("change the root", |_| call(libc::SYS_chroot, &[at(c".")])),
+    ("unshare a user namespace", |_| call(libc::SYS_unshare, &[i64::from(libc::CLONE_NEWUSER)])),
+    ("unshare a mount namespace", |_| call(libc::SYS_unshare, &[i64::from(libc::CLONE_NEWNS)])),
+    ("clone into a user namespace", |_| {
+        filtered(libc::SYS_clone, &[i64::from(libc::CLONE_NEWUSER | libc::SIGCHLD), 0, 0])
+    }),
+    ("clone3", |_| filtered(libc::SYS_clone3, &[0, 0, 0])),
+    ("enter a namespace", |_| {
+        File::open("/proc/self/ns/net").and_then(|it| call(libc::SYS_setns, &[it.as_raw_fd().into()]))
+    }),
+    ("io_uring", |_| filtered(libc::SYS_io_uring_setup, &[1, &raw mut *Box::new([0u64; 15]) as i64, 0])),
+    ("load BPF", |_| filtered(libc::SYS_bpf, &[0, 0, 0])),
+    ("open a performance counter", |_| filtered(libc::SYS_perf_event_open, &[0, 0, 0])),
+    ("handle page faults", |_| filtered(libc::SYS_userfaultfd, &[0, 0, 0])),
+    ("open by handle", |_| filtered(libc::SYS_open_by_handle_at, &[0, 0, 0])),
+    ("load a kernel", |_| filtered(libc::SYS_kexec_load, &[0, 0, 0])),
+    ("load a module", |_| filtered(libc::SYS_init_module, &[0, 0, 0])),
+    ("reboot", |_| filtered(libc::SYS_reboot, &[0, 0, 0])),
+    ("set the clock", |_| call(libc::SYS_clock_settime, &[0, &raw const EPOCH as i64])),
+    ("use the keyring", |_| filtered(libc::SYS_keyctl, &[0, -3, 0])),
+    ("add a key", |_| filtered(libc::SYS_add_key, &[at(c"user"), at(c"k"), 0])),
+    ("call through the x32 table", |_| {
+        filtered(0x4000_0000 + libc::SYS_unshare, &[i64::from(libc::CLONE_NEWUSER), 0, 0])
+    }),
     ("call through the 32-bit gate", |_| thirty_two_bit_unshare()),
-    ("become root", |_| call(|| unsafe { libc::setuid(0) }.into())),
-    ("become another user", |_| call(|| unsafe { libc::setresuid(1, 1, 1) }.into())),
-    ("join a group", |_| call(|| unsafe { libc::setgroups(1, &0) }.into())),
+    ("become root", |_| call(libc::SYS_setuid, &[0])),
+    ("become another user", |_| call(libc::SYS_setresuid, &[1, 1, 1])),
+    ("join a group", |_| call(libc::SYS_setgroups, &[1, &raw const ROOT_GROUP as i64])),
     ("gain through a set-uid program", |_| gain_by_set_uid()),
-    ("raise a limit", |_| call(|| unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 1 << 16, rlim_max: 1 << 16 }) }.into())),
+    ("raise a limit", |_| call(libc::SYS_setrlimit, &[i64::from(libc::RLIMIT_NOFILE), &raw const MANY as i64])),
     ("type into a terminal", |_| type_into_terminal()),
     ("run from memory to read the shadow file", |_| run_from_memory()),
     ("connect to the host by TCP", |host| TcpStream::connect(("127.0.0.1", host.tcp_port)).map(drop)),
     ("listen for TCP", |_| TcpListener::bind("127.0.0.1:0").map(drop)),
     ("send UDP out", |_| UdpSocket::bind("0.0.0.0:0").and_then(|it| it.send_to(b"x", "192.0.2.1:53")).map(drop)),
     ("connect to an abstract socket of the host", |host| {
-        SocketAddr::from_abstract_name(&host.abstract_name).and_then(|address| UnixStream::connect_addr(&address)).map(drop)
+        SocketAddr::from_abstract_name(&host.abstract_name)
+            .and_then(|address| UnixStream::connect_addr(&address))
+            .map(drop)
     }),
     ("connect to the supervisor", |host| UnixStream::connect(&host.socket).map(drop)),
-    ("open a raw socket", |_| call(|| unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW, 1) }.into())),
-    ("open a packet socket", |_| call(|| unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) }.into())),
-    ("open a virtual socket", |_| call(|| unsafe { libc::socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0) }.into())),
-    ("attach the host's shared memory", |host| call(|| unsafe { libc::shmat(host.segment, std::ptr::null(), 0) } as i64)),
+    ("open a raw socket", |_| socket(libc::AF_INET, libc::SOCK_RAW, 1)),
+    ("open a packet socket", |_| socket(libc::AF_PACKET, libc::SOCK_RAW, 0)),
+    ("open a virtual socket", |_| socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)),
+    ("attach the host's shared memory", |host| call(libc::SYS_shmat, &[host.segment])),
 ];
 
 /// Makes every attempt inside one sandbox and checks that none but those `harmless` there succeeded and the sandbox
@@ -149,19 +152,20 @@ fn try_all(place: Place, harmless: &[&str]) {
     let abstract_name = format!("procbox-escape-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
     let _listening = UnixListener::bind_addr(&address).unwrap();
-    // SAFETY: plain integers.
-    let segment = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, 0o666) };
+    let segment = raw(libc::SYS_shmget, &[0, 4096, 0o666]);
     let sandbox = Sandbox::of(place.with(|config| {
         config["read_paths"].as_array_mut().unwrap().push(program.to_str().unwrap().into());
     }));
     let arguments = [
-        sandbox.pid("supervisor_pid").to_string(), sandbox.pid("init_pid").to_string(),
-        listener.local_addr().unwrap().port().to_string(), abstract_name.clone(),
-        sandbox.place.directory.join("run/agent.sock").to_str().unwrap().to_owned(), segment.to_string(),
+        sandbox.pid("supervisor_pid").to_string(),
+        sandbox.pid("init_pid").to_string(),
+        listener.local_addr().unwrap().port().to_string(),
+        abstract_name.clone(),
+        sandbox.place.directory.join("run/agent.sock").to_str().unwrap().to_owned(),
+        segment.to_string(),
     ];
     let report = sandbox.output(&format!("'{}' attempt {}", program.display(), arguments.join(" ")));
-    // SAFETY: plain integers.
-    unsafe { libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut()) };
+    raw(libc::SYS_shmctl, &[segment, i64::from(libc::IPC_RMID)]);
     let escaped: Vec<&str> = report.lines().filter_map(|line| line.strip_prefix("ESCAPED: ")).collect();
     assert_eq!(escaped, harmless, "{report}");
     let blocked = report.lines().filter(|line| line.starts_with("blocked")).count();
@@ -171,7 +175,7 @@ fn try_all(place: Place, harmless: &[&str]) {
 
 /// Inside: makes every attempt and prints what came of it.
 pub fn attempt(arguments: &[String]) {
-    let number = |index: usize| arguments[index].parse().unwrap();
+    let number = |index: usize| -> i64 { arguments[index].parse().unwrap() };
     let host = Host {
         supervisor_pid: number(0),
         init_pid: number(1),
@@ -199,21 +203,21 @@ fn read_some(path: &str) -> io::Result<()> {
 }
 
 /// Init has pid 1 inside a pid namespace, and its pid of the host otherwise.
-fn pids_of_init(init_pid: i32) -> [i32; 2] {
+fn pids_of_init(init_pid: i64) -> [i64; 2] {
     let has_namespace = fs::read_link("/proc/self").is_ok_and(|own| own.to_str().is_some_and(|own| own.len() < 4));
     if has_namespace { [1, init_pid] } else { [init_pid, init_pid] }
 }
 
-fn read_of(init_pid: i32, name: &str) -> io::Result<()> {
+fn read_of(init_pid: i64, name: &str) -> io::Result<()> {
     any(pids_of_init(init_pid).map(|pid| read(&format!("/proc/{pid}/{name}"))))
 }
 
-fn list_of(init_pid: i32, name: &str) -> io::Result<()> {
+fn list_of(init_pid: i64, name: &str) -> io::Result<()> {
     any(pids_of_init(init_pid).map(|pid| fs::read_dir(format!("/proc/{pid}/{name}")).map(drop)))
 }
 
-fn call_on_init(host: &Host, attempt: fn(i32) -> i64) -> io::Result<()> {
-    any(pids_of_init(host.init_pid).map(|pid| call(|| attempt(pid))))
+fn call_on_init(host: &Host, attempt: fn(i64) -> i64) -> io::Result<()> {
+    any(pids_of_init(host.init_pid).map(|pid| outcome(attempt(pid))))
 }
 
 fn any(results: [io::Result<()>; 2]) -> io::Result<()> {
@@ -221,23 +225,42 @@ fn any(results: [io::Result<()>; 2]) -> io::Result<()> {
     first.or(second)
 }
 
-fn call(attempt: impl FnOnce() -> i64) -> io::Result<()> {
-    if attempt() < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+const HERE: i64 = libc::AT_FDCWD as i64;
+static EPOCH: libc::timespec = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+static ROOT_GROUP: libc::gid_t = 0;
+static MANY: libc::rlimit = libc::rlimit { rlim_cur: 1 << 16, rlim_max: 1 << 16 };
+
+fn at(text: &'static CStr) -> i64 {
+    text.as_ptr() as i64
 }
 
-fn syscall(number: libc::c_long, arguments: [i64; 3]) -> io::Result<()> {
-    // SAFETY: the arguments are integers, or pointers to constants and to values that outlive the call.
-    let result = unsafe { libc::syscall(number, arguments[0], arguments[1], arguments[2], 0, 0) };
-    match call(|| result) {
-        // A filter that refuses says EPERM or ENOSYS. Anything else means that the kernel looked at the call.
+/// A system call with up to six arguments; the rest are 0.
+fn raw(number: libc::c_long, arguments: &[i64]) -> i64 {
+    let mut all = [0; 6];
+    all[..arguments.len()].copy_from_slice(arguments);
+    let [a, b, c, d, e, f] = all;
+    // SAFETY: attempts pass integers, or pointers to constants and to values that outlive the call.
+    unsafe { libc::syscall(number, a, b, c, d, e, f) }
+}
+
+fn outcome(result: i64) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn call(number: libc::c_long, arguments: &[i64]) -> io::Result<()> {
+    outcome(raw(number, arguments))
+}
+
+fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
+    call(libc::SYS_socket, &[family, kind, protocol].map(i64::from))
+}
+
+/// A call that a filter must refuse, which says EPERM or ENOSYS. Anything else means that the kernel looked at it.
+fn filtered(number: libc::c_long, arguments: &[i64]) -> io::Result<()> {
+    match call(number, arguments) {
         Err(error) if ![Some(libc::EPERM), Some(libc::ENOSYS)].contains(&error.raw_os_error()) => Ok(()),
         other => other,
     }
-}
-
-fn with_path(path: &str, attempt: impl FnOnce(*const libc::c_char) -> i64) -> i64 {
-    let path = CString::new(path).unwrap();
-    attempt(path.as_ptr())
 }
 
 /// A name in the workspace that nothing has.
@@ -271,31 +294,31 @@ fn gain_by_set_uid() -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::copy("/bin/sh", fresh("own-sh"))?;
     fs::set_permissions("own-sh", fs::Permissions::from_mode(0o4755))?;
-    // SAFETY: takes no memory.
-    let own = unsafe { libc::geteuid() }.to_string();
+    let own = nix::unistd::geteuid().to_string();
     for program in ["./own-sh", "/bin/sh"] {
         let output = Command::new(program).args(["-c", "id -u"]).output()?;
         if String::from_utf8_lossy(&output.stdout).trim() != own {
             return Ok(());
         }
     }
-    // SAFETY: plain integers.
-    call(|| if unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) } == 1 { -1 } else { 0 })
+    let bound = raw(libc::SYS_prctl, &[i64::from(libc::PR_GET_NO_NEW_PRIVS)]) == 1;
+    if bound { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
 }
 
 fn type_into_terminal() -> io::Result<()> {
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/ptmx")?;
-    call(|| unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSTI, c"x".as_ptr()) }.into())
+    call(libc::SYS_ioctl, &[terminal.as_raw_fd().into(), libc::TIOCSTI as i64, at(c"x")])
 }
 
 /// Programs in memory may run; they are as confined as any.
 fn run_from_memory() -> io::Result<()> {
-    // SAFETY: the name is a constant.
-    let raw = unsafe { libc::memfd_create(c"x".as_ptr() as *const libc::c_char, 0) };
-    call(|| raw.into())?;
-    let path = format!("/proc/self/fd/{raw}");
+    let program = raw(libc::SYS_memfd_create, &[at(c"x"), 0]);
+    let path = format!("/proc/self/fd/{program}");
     fs::write(&path, fs::read("/bin/cat")?)?;
-    let status = Command::new(&path).arg("/etc/shadow").stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status()?;
+    let status = Command::new(&path)
+        .arg("/etc/shadow")
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status()?;
     if status.success() { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
-

@@ -91,7 +91,8 @@ fn killed_worker() {
     sandbox.write("/file", b"old").unwrap();
     let (whole, _) = sandbox.manifest(None).unwrap();
     let mut connection = sandbox.connect();
-    connection.start("write-file", &WriteFileRequest { path: ByteBuf::from("/file"), mode: 0o600, parents: true, max: 9 });
+    connection
+        .start("write-file", &WriteFileRequest { path: ByteBuf::from("/file"), mode: 0o600, parents: true, max: 9 });
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     loop {
         // From the host: inside, where Landlock scopes signals, no command could.

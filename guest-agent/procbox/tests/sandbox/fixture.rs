@@ -102,9 +102,8 @@ impl Place {
                 v1.push(work.clone());
             }
             let bytes = (256 << 20).to_string();
-            for (file, value) in [
-                ("memory.limit_in_bytes", bytes.as_str()), ("memory.max", &bytes), ("pids.max", "64"),
-            ] {
+            for (file, value) in [("memory.limit_in_bytes", bytes.as_str()), ("memory.max", &bytes), ("pids.max", "64")]
+            {
                 if work.join(file).exists() {
                     fs::write(work.join(file), value).unwrap();
                 }
@@ -270,7 +269,8 @@ impl Sandbox {
     /// Living processes of the host that run as this sandbox's user.
     pub fn processes(&self) -> Vec<i32> {
         let uid = self.place.config["sandbox_uid"].as_u64().unwrap_or(u64::MAX);
-        let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let pids =
+            fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let owned = |pid: &i32| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let field = |name: &str| {

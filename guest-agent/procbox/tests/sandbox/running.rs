@@ -32,9 +32,12 @@ fn exit_codes_output_and_environment() {
     }
     let outcome = sandbox.run("printf out; printf err >&2");
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("out", "err"));
-    assert_eq!(sandbox.output("env | sort | grep -v '^_=\\|^PWD='"),
-        "HOME=/workspace\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nWORKSPACE=/workspace");
-    let request = ExecRequest { env: [("A".into(), "1".into()), ("HOME".into(), "/x".into())].into(), ..shell("echo $A $HOME") };
+    assert_eq!(
+        sandbox.output("env | sort | grep -v '^_=\\|^PWD='"),
+        "HOME=/workspace\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nWORKSPACE=/workspace"
+    );
+    let request =
+        ExecRequest { env: [("A".into(), "1".into()), ("HOME".into(), "/x".into())].into(), ..shell("echo $A $HOME") };
     assert_eq!(sandbox.exec(request).unwrap().stdout, "1 /x\n");
     let argv = ExecRequest { command: None, argv: Some(vec!["printf".into(), "%s".into(), "a b".into()]), ..shell("") };
     assert_eq!(sandbox.exec(argv).unwrap().stdout, "a b");
@@ -153,7 +156,12 @@ fn concurrency() {
     let sandbox = Sandbox::new();
     std::thread::scope(|scope| {
         let runs: Vec<_> = (0..20)
-            .map(|number| (number, { let sandbox = &sandbox; scope.spawn(move || sandbox.output(&format!("sleep 0.2; echo {number}"))) }))
+            .map(|number| {
+                (number, {
+                    let sandbox = &sandbox;
+                    scope.spawn(move || sandbox.output(&format!("sleep 0.2; echo {number}")))
+                })
+            })
             .collect();
         for (number, run) in runs {
             assert_eq!(run.join().unwrap(), number.to_string());
@@ -172,7 +180,9 @@ fn kill_everything() {
         }
     });
     // The spawner is stopped as well: the next command waits for its replacement, and may be refused once.
-    assert!(sandbox.exec(ExecRequest { timeout_ms: 200, ..shell("kill -STOP -1; sleep 60") }).unwrap().status.timed_out);
+    assert!(
+        sandbox.exec(ExecRequest { timeout_ms: 200, ..shell("kill -STOP -1; sleep 60") }).unwrap().status.timed_out
+    );
     let again = sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here")));
     assert_eq!(again.unwrap().stdout, "here\n");
 }
@@ -180,7 +190,8 @@ fn kill_everything() {
 fn fork_bomb() {
     let sandbox = Sandbox::new();
     std::thread::scope(|scope| {
-        let bomb = scope.spawn(|| sandbox.exec(ExecRequest { timeout_ms: 1500, ..shell("b() { b | b & }; b; sleep 60") }));
+        let bomb =
+            scope.spawn(|| sandbox.exec(ExecRequest { timeout_ms: 1500, ..shell("b() { b | b & }; b; sleep 60") }));
         std::thread::sleep(Duration::from_millis(500));
         // File operations go on; commands may be refused for want of processes, never hang.
         sandbox.write("/during", b"x").unwrap();
@@ -203,14 +214,16 @@ fn memory_hog() {
 
 /// Prints what a launch and a command cost here.
 pub fn measure() {
-    let launches: Vec<f64> = (0..20).map(|_| {
-        let place = crate::fixture::Place::new();
-        let began = Instant::now();
-        let sandbox = Sandbox::of(place);
-        let milliseconds = began.elapsed().as_secs_f64() * 1e3;
-        drop(sandbox);
-        milliseconds
-    }).collect();
+    let launches: Vec<f64> = (0..20)
+        .map(|_| {
+            let place = crate::fixture::Place::new();
+            let began = Instant::now();
+            let sandbox = Sandbox::of(place);
+            let milliseconds = began.elapsed().as_secs_f64() * 1e3;
+            drop(sandbox);
+            milliseconds
+        })
+        .collect();
     println!("launch: p50 {:.1} ms, p90 {:.1} ms", quantile(&launches, 0.5), quantile(&launches, 0.9));
     let sandbox = Sandbox::new();
     let mut connection = sandbox.connect();
@@ -227,12 +240,18 @@ pub fn measure() {
             connection.run_again(&argv);
             boxed.push(began.elapsed().as_secs_f64() * 1e3);
         }
-        println!("true, {name}: spawn and wait p50 {:.2} ms p90 {:.2}, sandbox p50 {:.2} ms p90 {:.2}",
-            quantile(&plain, 0.5), quantile(&plain, 0.9), quantile(&boxed, 0.5), quantile(&boxed, 0.9));
+        println!(
+            "true, {name}: spawn and wait p50 {:.2} ms p90 {:.2}, sandbox p50 {:.2} ms p90 {:.2}",
+            quantile(&plain, 0.5),
+            quantile(&plain, 0.9),
+            quantile(&boxed, 0.5),
+            quantile(&boxed, 0.9)
+        );
     }
     for of in ["supervisor_pid", "init_pid"] {
         let status = std::fs::read_to_string(format!("/proc/{}/status", sandbox.pid(of))).unwrap();
-        let rss: Vec<&str> = status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("RssAnon")).collect();
+        let rss: Vec<&str> =
+            status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("RssAnon")).collect();
         println!("{of}: {}", rss.join(", ").replace('\t', " "));
     }
 }

@@ -22,7 +22,10 @@ fn strict() {
     assert_eq!(sandbox.report["enforcement"]["namespaces"], true);
     assert_eq!(sandbox.report["enforcement"]["uid_dropped"], false);
     assert_eq!(sandbox.output("id -u; pwd; echo x > file; cat file"), "65534\n/workspace\nx");
-    assert_eq!(sandbox.output("cat /etc/shadow 2>/dev/null || echo BLOCKED; ls /tmp 2>/dev/null || echo BLOCKED"), "BLOCKED\nBLOCKED");
+    assert_eq!(
+        sandbox.output("cat /etc/shadow 2>/dev/null || echo BLOCKED; ls /tmp 2>/dev/null || echo BLOCKED"),
+        "BLOCKED\nBLOCKED"
+    );
     assert_eq!(sandbox.output("grep '^CapEff\\|^CapBnd' /proc/self/status | grep -vc ':.0*$' || true"), "0");
     assert_eq!(sandbox.output("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '"), "lo");
     sandbox.write("/by-worker", b"1").unwrap();
@@ -40,7 +43,10 @@ fn kept_together() {
     let outcome = sandbox.exec(ExecRequest { timeout_ms: 300, ..shell("(setsid sleep 60 &); trap '' TERM; sleep 60") });
     assert!(outcome.unwrap().status.timed_out);
     sandbox.run("kill -9 -1");
-    assert_eq!(sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout, "here\n");
+    assert_eq!(
+        sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout,
+        "here\n"
+    );
 }
 
 fn ports() {
@@ -51,7 +57,8 @@ fn ports() {
     assert_eq!(sandbox.report["enforcement"]["network_isolated"], false);
     assert_eq!(sandbox.report["enforcement"]["seccomp_sockets"], true);
     // The shell here has no TCP of its own; bash does.
-    let connect = |port: u16| sandbox.run(&format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' 2>&1")).status.exit_code;
+    let connect =
+        |port: u16| sandbox.run(&format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' 2>&1")).status.exit_code;
     assert_eq!(connect(port(&granted)), Some(0));
     assert_ne!(connect(port(&other)), Some(0));
     assert!(TcpStream::connect(other.local_addr().unwrap()).is_ok(), "it would have answered");
@@ -63,7 +70,10 @@ fn landlock_only() {
     assert_eq!(sandbox.output("cat /etc/shadow 2>/dev/null || echo BLOCKED; echo x > file; cat file"), "BLOCKED\nx");
     // Its parent is its minder. Without it, what it started has no name, and everything ends but the sandbox.
     assert_eq!(sandbox.run("kill -9 $PPID; sleep 60").status.signal, Some(libc::SIGKILL));
-    assert_eq!(sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout, "here\n");
+    assert_eq!(
+        sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout,
+        "here\n"
+    );
 }
 
 fn limits() {
@@ -71,7 +81,13 @@ fn limits() {
     let sandbox = Sandbox::of(place);
     let outcome = sandbox.exec(ExecRequest { timeout_ms: 2000, ..shell("b() { b | b & }; b; sleep 60") }).unwrap();
     assert!(outcome.status.timed_out || outcome.status.exit_code.is_some(), "{outcome:?}");
-    assert_eq!(sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout, "here\n");
-    assert_ne!(sandbox.run("head -c 600000000 /dev/zero | tail -c 600000000 > /dev/null").status.exit_code.map(|_| ()), None);
+    assert_eq!(
+        sandbox.exec(shell("echo here")).or_else(|_| sandbox.exec(shell("echo here"))).unwrap().stdout,
+        "here\n"
+    );
+    assert_ne!(
+        sandbox.run("head -c 600000000 /dev/zero | tail -c 600000000 > /dev/null").status.exit_code.map(|_| ()),
+        None
+    );
     assert_eq!(sandbox.output("ulimit -v"), (256 << 10).to_string());
 }
