@@ -1,4 +1,4 @@
-// Mounts. Everything is mounted private, so that it does not spread into other mount namespaces.
+// Mounts. Each is made private: what is mounted below it does not spread into other mount namespaces.
 import { runJob } from "../channel.ts";
 
 /** Mount flags of the kernel that this project uses. */

@@ -2,7 +2,7 @@
 // What crosses to the host library: completion records and job arguments, packed and little-endian.
 import { ArgumentWriter, safeInteger } from "../wire.ts";
 
-export const ABI_HASH = 0x6d4a9e1c04956e26n;
+export const ABI_HASH = 0x2c97aa986bfdd80dn;
 export const COMPLETION_BYTES = 48;
 export const TEXT_MAX_BYTES = 4096;
 
@@ -46,7 +46,7 @@ export interface JobArguments {
   fileSystemFacts: { path: string | Uint8Array };
   /** Removes an empty directory, asking again while it is busy (control groups empty themselves late). */
   directoryRemove: { path: string | Uint8Array; timeoutMs: number };
-  /** Mounts a file system at a directory, not shared with other mount namespaces. */
+  /** Mounts a file system at a directory and makes the mount private. */
   mount: {
     source: string | Uint8Array;
     target: string | Uint8Array;

@@ -77,7 +77,7 @@ export const jobs: readonly JobDescription[] = [
   },
   {
     name: "mount",
-    about: "Mounts a file system at a directory, not shared with other mount namespaces.",
+    about: "Mounts a file system at a directory and makes the mount private.",
     arguments: { source: "text", target: "text", type: "text", options: "text", flags: "u32" },
     results: {},
   },

@@ -105,6 +105,7 @@ describe.skipIf(!report.usable)(`the btrfs pool${reasons === "" ? "" : ` (${reas
     await storage.createVolume(request("a"), journal);
     expect(mountsBelow(root)).toHaveLength(1);
     expect(mountsBelow(root)[0]).toContain("nosuid,nodev,noatime");
+    expect(statSync(join(host.stateDir, "pool")).mode & 0o777).toBe(0o711);
     expect(statSync(join(host.stateDir, "pool.img")).blocks * 512).toBeGreaterThanOrEqual(512 * MIB);
     await storage.close();
     expect(mountsBelow(root)).toHaveLength(1);
@@ -143,12 +144,28 @@ describe.skipIf(!report.usable)(`the btrfs pool${reasons === "" ? "" : ` (${reas
     await unmount(other, { detach: false });
   });
 
+  test("survives a power cut: what was synced is there, and it needs no check", async () => {
+    const volume = await storage.createVolume(request("a"), journal);
+    expect(
+      inside(volume, "dd if=/dev/urandom of=synced bs=1M count=4 conv=fsync && sha256sum synced > sum && sync sum")
+        .exitCode,
+    ).toBe(0);
+    inside(volume, "dd if=/dev/urandom of=lost bs=1M count=4; rm -f sum2");
+    const [image, cut] = [join(host.stateDir, "pool.img"), join(root, "cut.img")];
+    // The image as it lies on the disk at this moment, without anything being unmounted or flushed.
+    expect(sh(`cp '${image}' '${cut}'`).exitCode).toBe(0);
+    await unmount(join(host.stateDir, "pool"), { detach: false });
+    expect(sh(`mv '${cut}' '${image}'`).exitCode).toBe(0);
+
+    expect(await open().openVolume("a")).toEqual(volume);
+    expect(inside(volume, "sha256sum -c sum").output).toBe("synced: OK\n");
+    expect(inside(volume, "dd if=/dev/zero of=big bs=1M count=80").exitCode).not.toBe(0);
+  });
+
   test("is finished after a crash while it was made", async () => {
-    await storage.createVolume(request("a"), journal);
-    await journal.releaseAll();
-    await storage.close();
-    const record = readFileSync(join(host.stateDir, "pool.json"), "utf8");
-    rmSync(join(host.stateDir, "pool.img"));
+    const fields = { version: 1, kind: "image", uuid: crypto.randomUUID(), size_bytes: 512 * MIB };
+    const record = JSON.stringify(fields);
+    writeFileSync(join(host.stateDir, "pool.json"), record);
     writeFileSync(join(host.stateDir, "pool.img.new"), "half");
     writeFileSync(join(host.stateDir, "pool.json.new"), "half");
 

@@ -1,6 +1,6 @@
 // The pool: one btrfs that holds every volume. It is found again by its UUID after a restart of the agent (still
 // mounted), after a reboot (mounted again) and after a crash in the middle of making it (finished).
-import { lstat, mkdir, readdir, rename, rm } from "node:fs/promises";
+import { chmod, lstat, mkdir, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { btrfsIdentity, enableQuota } from "../../ffi/host/btrfs.ts";
 import { allocateFile, fileSystemFacts, syncFile } from "../../ffi/host/files.ts";
@@ -102,8 +102,9 @@ export class Pool {
 
   async #open(record: PoolRecord): Promise<OpenPool> {
     if (!(await this.#isMounted(record))) {
-      await mkdir(this.#path, { mode: POOL_MODE }).catch(ignoring("EEXIST"));
+      await mkdir(this.#path).catch(ignoring("EEXIST"));
       if (record.kind === "image") await this.#mountImage(record);
+      await chmod(this.#path, POOL_MODE);
       if (!(await this.#isMounted(record))) {
         throw new AgentError("STATE_UNAVAILABLE", `${this.#path} is not on the file system ${record.uuid}`);
       }

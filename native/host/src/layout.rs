@@ -6,7 +6,7 @@ use rustix::io::{Errno, Result};
 use std::ffi::CString;
 
 /// Identifies this version of the schema.
-pub const ABI_HASH: u64 = 0x6d4a9e1c04956e26;
+pub const ABI_HASH: u64 = 0x2c97aa986bfdd80d;
 /// Size of one completion record.
 pub const COMPLETION_BYTES: usize = 48;
 /// Number of results in a completion record.
@@ -65,7 +65,7 @@ pub enum Job {
     FileSystemFacts { path: CString },
     /// Removes an empty directory, asking again while it is busy (control groups empty themselves late).
     DirectoryRemove { path: CString, timeout_ms: u32 },
-    /// Mounts a file system at a directory, not shared with other mount namespaces.
+    /// Mounts a file system at a directory and makes the mount private.
     Mount { source: CString, target: CString, r#type: CString, options: CString, flags: u32 },
     /// Mounts a file system image through a loop device that clears itself after the last use.
     MountImage { image: CString, target: CString, r#type: CString, options: CString, flags: u32 },

@@ -1,4 +1,4 @@
-//! Jobs that mount and unmount. A mount is made private, so that it does not spread into other mount namespaces.
+//! Jobs that mount and unmount. A mount is made private: what is mounted below it does not spread.
 
 use fluxvm_sys::loop_device;
 use rustix::fs::{Mode, OFlags, open};
@@ -12,7 +12,7 @@ pub fn mount(source: &CStr, target: &CStr, file_system: &CStr, options: &CStr, f
     let flags = MountFlags::from_bits_truncate(flags);
     mount_file_system(source, target, file_system, flags, options)?;
     mount_change(target, MountPropagationFlags::PRIVATE).inspect_err(|_| {
-        // A mount that others can see is worse than none, and the caller is told why.
+        // Mounts of sandboxes below it would spread, so it is worse than none.
         let _ = rustix::mount::unmount(target, UnmountFlags::DETACH);
     })
 }
