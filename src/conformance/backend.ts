@@ -5,6 +5,7 @@ import type { JsonObject } from "../contracts/json.ts";
 import { check, equal, equalBytes, failureOf, rejectsWith } from "./assert.ts";
 import { type ConformanceCase, needs } from "./case.ts";
 import { channelCases } from "./channel.ts";
+import { childProcesses, leftOver } from "./processes.ts";
 import { type BackendContext, OUTPUT_MAX_BYTES, prepare, run, STOP_BUDGET_MS, withSandbox } from "./station.ts";
 
 const LEASE_KINDS = new Set(["uid", "address", "cid"]);
@@ -103,8 +104,8 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
     name: "release: without a stop before it, ends the sandbox (the agent was killed)",
     async run(context) {
       const station = await prepare(context);
-      await withSandbox(station, async ({ instance }) => {
-        await instance.detach();
+      await withSandbox(station, async ({ instance, detach }) => {
+        await detach();
         await station.journal.releaseAll();
         const adopt = context.backend.adopt;
         if (adopt === undefined) return;
@@ -115,6 +116,7 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
   {
     name: "launch: a failure at any acquisition leaves only rows, which release cleanly and free the names",
     async run(context) {
+      const before = await childProcesses();
       const count = await acquisitionsOfALaunch(context);
       for (let acquisition = 1; acquisition <= count; acquisition += 1) {
         for (const when of ["before", "after"] as const) {
@@ -126,6 +128,8 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
           await withSandbox(retry, async ({ channel }) => {
             equal(await run(channel, "echo again"), "again\n", `a launch with the same names after failure ${acquisition}`);
           });
+          const left = await leftOver(before);
+          equal(left, [], `processes left by a failure ${when} acquisition ${acquisition}`);
         }
       }
     },
@@ -170,7 +174,7 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
       await withSandbox(station, async ({ channel }) => {
         equal(await run(channel, "echo up"), "up\n", "output");
       });
-      check((await context.backend.uidIsClean?.(uid)) === true, `uid ${uid} is not clean`);
+      check(await becomesClean(context.backend, uid), `uid ${uid} is not clean`);
     },
   },
 ];
@@ -181,9 +185,9 @@ const facetCases: readonly ConformanceCase<BackendContext>[] = [
     async run(context) {
       needs(context.backend.adopt !== undefined, "adopt");
       const station = await prepare(context);
-      await withSandbox(station, async ({ channel, instance }) => {
+      await withSandbox(station, async ({ channel, instance, detach }) => {
         await channel.writeFile(Buffer.from("/kept"), Buffer.from("kept"), 0o600, 1024);
-        await instance.detach();
+        await detach();
         const adopted = await adoptAgain(await context.restart(), station.request(), instance);
         check(adopted !== null, "the sandbox was not found");
         equal(adopted.identity, instance.identity, "identity");
@@ -200,8 +204,8 @@ const facetCases: readonly ConformanceCase<BackendContext>[] = [
     async run(context) {
       needs(context.backend.adopt !== undefined, "adopt");
       const station = await prepare(context);
-      await withSandbox(station, async ({ instance }) => {
-        await instance.detach();
+      await withSandbox(station, async ({ instance, detach }) => {
+        await detach();
         const backend = await context.restart();
         const { identity } = instance;
         const stranger = { ...identity, startTicks: identity.startTicks + 1 };
@@ -212,6 +216,23 @@ const facetCases: readonly ConformanceCase<BackendContext>[] = [
         check(adopted !== null, "the sandbox was not found");
         await adopted.stop(STOP_BUDGET_MS);
         equal(await adoptAgain(backend, station.request(), instance), null, "a sandbox that has ended");
+      });
+    },
+  },
+  {
+    name: "end: a sandbox that ended while nobody watched left word of it, one that lives did not",
+    async run(context) {
+      needs(context.backend.endOf !== undefined, "endOf");
+      const station = await prepare(context);
+      await withSandbox(station, async ({ channel, instance, detach }) => {
+        const request = { ...station.request(), identity: instance.identity };
+        equal(await context.backend.endOf?.(request), null, "the end of a running sandbox");
+        await channel.shutdown(STOP_BUDGET_MS).catch(() => undefined);
+        await instance.ended;
+        await detach();
+        const end = await (await context.restart()).endOf?.(request);
+        check(end !== null && end !== undefined && end.reason !== "", "no word of the end");
+        check(Math.abs(end.atUnixMs - Date.now()) < 60_000, `the end is dated ${end.atUnixMs}`);
       });
     },
   },
@@ -271,6 +292,15 @@ async function acquisitionsOfALaunch(context: BackendContext): Promise<number> {
   await withSandbox(station, async ({ instance }) => instance.stop(STOP_BUDGET_MS));
   check(station.journal.acquisitions > 0, "a launch journals nothing");
   return station.journal.acquisitions;
+}
+
+/** A uid waits in quarantine until it is clean: the kernel takes a moment to bury what was killed. */
+async function becomesClean(backend: Backend, uid: number): Promise<boolean> {
+  for (let attempt = 0; attempt < 30; attempt += 1) {
+    if (await backend.uidIsClean?.(uid)) return true;
+    await Bun.sleep(100);
+  }
+  return false;
 }
 
 async function adoptAgain(

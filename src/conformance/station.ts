@@ -40,6 +40,8 @@ export interface Station {
 export interface RunningSandbox {
   readonly instance: Instance;
   readonly channel: GuestChannel;
+  /** Lets go of the instance, which must not be asked anything afterwards. */
+  detach(): Promise<void>;
 }
 
 interface PrepareOptions {
@@ -64,14 +66,18 @@ export async function prepare(context: BackendContext, options: PrepareOptions =
   return { backend, token, leases, volume, journal, request: () => ({ ...request, resources: journal }) };
 }
 
-/** Launches, runs `use`, and always stops and releases. */
+/** Launches, runs `use`, and always releases; stops before that unless `use` has let go of the instance. */
 export async function withSandbox(station: Station, use: (sandbox: RunningSandbox) => Promise<void>): Promise<void> {
   let instance: Instance | null = null;
   try {
     instance = await station.backend.launch(station.request());
-    const channel = await instance.channel();
-    await use({ instance, channel });
-    channel.close();
+    const launched = instance;
+    const channel = await launched.channel();
+    const detach = async () => {
+      instance = null;
+      await launched.detach();
+    };
+    await use({ instance: launched, channel, detach });
   } finally {
     await instance?.stop(STOP_BUDGET_MS).catch(() => undefined);
     await station.journal.releaseAll();
