@@ -68,27 +68,29 @@ const test: Command = {
     ] = await Promise.all([
       import("../../config/load.ts"),
       import("../host.ts"),
-      import("../host-guest.ts"),
+      import("../../conformance/host-guest.ts"),
       import("../../conformance/run.ts"),
       import("../../registry/external.ts"),
       import("../../guest/connector.ts"),
     ]);
     const { config } = await loadConfig(invocation.text("config"), terminal.environment);
     const { definition, conformance } = await importPluginFile(invocation.argument("FILE"));
+    const guest = createGuestConnector();
     const human = invocation.output === "table";
     const printed: Promise<void>[] = [];
     const report = await withHostFacts(config, (host) => {
       const run = (hostGuest?: Parameters<typeof runConformance>[1]["hostGuest"]) =>
         runConformance(definition, {
           host,
-          guest: createGuestConnector(),
+          guest,
           log: silentLog,
           fixture: conformance,
           hostGuest,
           onResult: (result) => void (human && printed.push(terminal.out(caseLine(result)))),
         });
       const isChangeSet = (definition as { kind?: unknown } | null)?.kind === "change-set";
-      return isChangeSet && host.guestAgentPath !== null ? withHostGuest(host.guestAgentPath, run) : run();
+      if (!isChangeSet || host.guestAgentPath === null) return run();
+      return withHostGuest({ program: host.guestAgentPath, guest }, run);
     });
     await Promise.all(printed);
     if (human) await printSummary(report.plugin, report.missing, report.cases, terminal);
