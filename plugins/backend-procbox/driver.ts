@@ -3,8 +3,15 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { AgentError } from "../../src/errors/agent-error.ts";
-import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from "../../src/contracts/backend.ts";
-import type { JsonObject } from "../../src/contracts/json.ts";
+import type {
+  AdoptRequest,
+  Backend,
+  Instance,
+  LaunchRequest,
+  ProcessIdentity,
+  SandboxPlan,
+} from "../../src/contracts/backend.ts";
+import type { Json, JsonObject } from "../../src/contracts/json.ts";
 import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
 import { claimUids } from "./claim.ts";
@@ -22,6 +29,8 @@ const PROCESS = "procbox-process";
 const MARKER_NAME = "procbox.json";
 const MIB = 1024 * 1024;
 const RELEASE_BUDGET_MS = 5_000;
+/** The supervisor writes its exit record and ends once init is gone. */
+const SELF_END_BUDGET_MS = 1_000;
 
 export async function createDriver(context: PluginContext<ProcboxOptions>): Promise<Backend> {
   const { options, host } = context;
@@ -184,7 +193,7 @@ class ProcboxDriver {
       hardCap: true,
       agentUid: host.uid,
       sandboxUid: host.uid === 0 ? (this.#ownUids() ? options.uid_base : 0) : null,
-      cgroup: null,
+      cgroup: this.#cgroups === null ? null : planCgroups(this.#cgroups, "plan").leaves,
       exitRecord: "/run/plan/exit.json",
     });
     const answer = await ask(this.#executable, "procbox-plan", JSON.stringify(config));
@@ -208,19 +217,27 @@ async function writeMarker(instanceDir: string, spec: ProcboxSpec, uid: number |
   await writeFile(join(instanceDir, MARKER_NAME), `${JSON.stringify(marker, null, 2)}\n`, { mode: 0o600 });
 }
 
-/** Kills the recorded supervisor (init and everything inside end with it) and waits until both are gone. */
+/**
+ * Ends the recorded processes and waits until both are gone. Init first: everything inside ends with it, and the
+ * supervisor, which then ends by itself, reaps it instead of leaving that to the host.
+ */
 async function releaseProcess(resource: Resource): Promise<void> {
-  for (const role of ["supervisor", "init"] as const) {
-    const recorded = resource.data[role];
-    if (typeof recorded !== "object" || recorded === null || Array.isArray(recorded)) continue;
-    const identity = {
-      pid: Number(recorded.pid),
-      startTicks: Number(recorded.startTicks),
-      bootId: String(recorded.bootId),
-    };
-    await signal(identity, "SIGKILL");
-    if (!(await waitGone(identity, RELEASE_BUDGET_MS))) {
-      throw new AgentError("INTERNAL", `${role} ${identity.pid} survived SIGKILL`);
-    }
+  const init = recordedIdentity(resource.data.init);
+  const supervisor = recordedIdentity(resource.data.supervisor);
+  if (init !== null) await killAndWait(init, "init");
+  if (supervisor === null) return;
+  if (init !== null && (await waitGone(supervisor, SELF_END_BUDGET_MS))) return;
+  await killAndWait(supervisor, "supervisor");
+}
+
+async function killAndWait(identity: ProcessIdentity, role: string): Promise<void> {
+  await signal(identity, "SIGKILL");
+  if (!(await waitGone(identity, RELEASE_BUDGET_MS))) {
+    throw new AgentError("INTERNAL", `${role} ${identity.pid} survived SIGKILL`);
   }
+}
+
+function recordedIdentity(recorded: Json | undefined): ProcessIdentity | null {
+  if (typeof recorded !== "object" || recorded === null || Array.isArray(recorded)) return null;
+  return { pid: Number(recorded.pid), startTicks: Number(recorded.startTicks), bootId: String(recorded.bootId) };
 }

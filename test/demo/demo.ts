@@ -50,7 +50,7 @@ async function fluxctl(args: readonly string[], expected: number, input = ""): P
 
 try {
   say("A confined sandbox");
-  const id = (JSON.parse(await fluxctl(["sandbox", "create", "-o", "json"], 0)) as { id: string }).id;
+  const id = (await fluxctl(["sandbox", "create"], 0)).trim();
 
   say("Some files to work on");
   await fluxctl(["sandbox", "write", id, "notes.md"], 0, "# draft\n\nWhat we know so far.\n");

@@ -70,7 +70,8 @@ async function processesOf(uidFrom: number, uidTo: number): Promise<string[]> {
     if (!/^\d+$/.test(pid)) continue;
     const status = await readFile(`/proc/${pid}/status`, "latin1").catch(() => "");
     const uid = Number(/^Uid:\t(\d+)/m.exec(status)?.[1] ?? -1);
-    if (uid < uidFrom || uid >= uidTo) continue;
+    // A zombie has given everything back but its entry in its parent's list.
+    if (uid < uidFrom || uid >= uidTo || /^State:\tZ/m.test(status)) continue;
     found.push(`${pid} ${await readlink(`/proc/${pid}/exe`).catch(() => "?")}`);
   }
   return found.sort();

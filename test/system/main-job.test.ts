@@ -12,7 +12,7 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await agent?.dispose();
-});
+}, 30_000);
 
 describe("process sandbox over HTTP", () => {
   test("create, write, baseline, edit, changes, dry-run, delete", async () => {
