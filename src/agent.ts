@@ -63,7 +63,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
   const core = createCore({
     store,
     backends: new Map(registry.list("backend").map(({ id, instance }) => [id, instance])),
-    storage: firstStorage(registry),
+    storage: chosenStorage(registry, config.storage.plugin),
     changeSets: registry.list("change-set").map(({ instance }) => instance),
     dataplanes: new Map(registry.list("dataplane").map(({ id, instance }) => [id, instance])),
     settings: coreSettings(config, host),
@@ -139,7 +139,9 @@ export function pluginOptions(config: Config): (kind: PluginKind, id: string) =>
   return (kind, id) => sections[`${kind}/${id}`] ?? config.plugins[kind][id];
 }
 
-function firstStorage(registry: Registry) {
+/** The storage plugin that the operator names, else the first that works on this host. */
+function chosenStorage(registry: Registry, id: string | null) {
+  if (id !== null) return registry.get("storage", id).instance;
   const [storage] = registry.list("storage");
   if (storage === undefined) throw new AgentError("CAPABILITY_MISSING", "no storage plugin can be used on this host");
   return storage.instance;
