@@ -2,7 +2,7 @@
 //! descriptor. The tree may be hostile: paths are resolved by the kernel, nothing blocks on a special file, and
 //! every amount has a bound.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod errno;
 mod manifest;

@@ -3,9 +3,9 @@
 
 mod cache;
 mod listing;
-mod mapped;
 mod tree;
 mod walk;
+mod writers;
 
 use crate::root::{Root, starting_points};
 use cache::Cache;

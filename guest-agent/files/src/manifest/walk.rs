@@ -4,8 +4,8 @@
 use super::WalkReport;
 use super::cache::{Cache, Cursor, FileId, Known, Learned, Sha256, Stamp};
 use super::listing::too_long;
-use super::mapped::{Mapped, stamps_changes};
 use super::tree::{Directory, DirectoryId, Fingerprint, Forest, Name, Names, Record, Start};
+use super::writers::{has_no_writer, stamps_changes};
 use crate::errno::describe;
 use crate::root::{CheckedPath, Root, resolve_at};
 use rustix::fs::{
@@ -53,16 +53,13 @@ pub fn walk(
     threads: usize,
     cancel: &AtomicBool,
 ) -> Result<Walked, Fault> {
-    // First the time, then the mappings, then the files: a mapping made after the scan must fault on its first
-    // store, and a store before its file is hashed leaves a timestamp that is not older than this.
+    // Before the first file is looked at: a write during the walk leaves a timestamp that is not older than this.
     let taken_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as i128);
-    let mapped = Mapped::scan();
     let walk = Walk {
         anchors: starts.iter().map(|path| Anchor::open(root, path)).collect::<Result<_, _>>()?,
         cache,
         generation: cache.next_generation(),
         taken_ns,
-        mapped,
         limits,
         cancel,
         files: AtomicU64::new(0),
@@ -169,8 +166,6 @@ struct Walk<'a> {
     cache: &'a Cache,
     generation: u32,
     taken_ns: i128,
-    /// `None`: unknown, so that nothing may be remembered.
-    mapped: Option<Mapped>,
     limits: Limits,
     cancel: &'a AtomicBool,
     files: AtomicU64,
@@ -409,11 +404,7 @@ impl Walk<'_> {
             let elsewhere = if opened_id == id { None } else { self.cache.find(opened_id, &mut Cursor::default()) };
             let fingerprint = match elsewhere.and_then(|known| self.trust(known, &opened, scratch)) {
                 Some(fingerprint) => fingerprint,
-                None => {
-                    let fingerprint = self.hash(file.as_fd(), &opened, scratch)?;
-                    self.learn(anchor, &opened, fingerprint, &mut scratch.finds);
-                    fingerprint
-                }
+                None => self.read(anchor, file.as_fd(), &opened, scratch)?,
             };
             return Ok(Some(record(&opened, EntryKind::Regular, Fingerprint::Sha256(fingerprint))));
         }
@@ -422,24 +413,24 @@ impl Walk<'_> {
 
     /// What is remembered of a file, if it can have no other content now.
     fn trust(&self, known: &Known, stat: &Statx, scratch: &mut Scratch) -> Option<Sha256> {
-        let mapped = self.mapped.as_ref()?.contains(stat.stx_ino);
-        let fingerprint = known.fingerprint(&Stamp::of(stat), self.generation).filter(|_| !mapped)?;
+        let fingerprint = known.fingerprint(&Stamp::of(stat), self.generation)?;
         scratch.finds.report.known += 1;
         Some(fingerprint)
     }
 
-    fn learn(&self, anchor: &Anchor, stat: &Statx, fingerprint: Sha256, finds: &mut Finds) {
-        finds.report.hashed += 1;
+    /// Reads a file and remembers its fingerprint if any later change must show.
+    fn read(&self, anchor: &Anchor, file: BorrowedFd<'_>, stat: &Statx, scratch: &mut Scratch) -> Result<Sha256, Stop> {
         let stamp = Stamp::of(stat);
-        let mapped = self.mapped.as_ref().is_none_or(|mapped| mapped.contains(stat.stx_ino));
-        let same_system = device(stat) == device(&anchor.stat);
-        if anchor.remember && same_system && !mapped && stamp.is_settled_before(self.taken_ns) {
-            finds.learned.push(Learned {
-                file: FileId { device: device(stat), inode: stat.stx_ino },
-                stamp,
-                fingerprint,
-            });
+        let settled = device(stat) == device(&anchor.stat) && stamp.is_settled_before(self.taken_ns);
+        // Asked before the content is read: who opens the file later will move its stamp.
+        let lasting = anchor.remember && settled && has_no_writer(file);
+        let fingerprint = self.hash(file, stat, scratch)?;
+        scratch.finds.report.hashed += 1;
+        if lasting {
+            let file = FileId { device: device(stat), inode: stat.stx_ino };
+            scratch.finds.learned.push(Learned { file, stamp, fingerprint });
         }
+        Ok(fingerprint)
     }
 
     /// Hashes what the file held when it was opened; a writer that keeps appending cannot hold the walk.

@@ -249,6 +249,7 @@ fn a_store_through_an_old_mapping_is_seen() {
     // SAFETY: inside the mapping made above, which nobody else uses.
     let store = |byte: u8| unsafe { page.write_volatile(byte) };
     store(b'b');
+    drop(file);
     std::thread::sleep(SETTLE);
     let mut manifests = manifests(&tree);
     let before = read_listing(&run(&mut manifests, &request(&["/"])).unwrap().0);

@@ -1,0 +1,273 @@
+//! Guests that misbehave, and hosts that say nothing: what the server makes of them.
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde::Serialize;
+use serde_json::json;
+use service::*;
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::net::unix::pipe;
+use tokio::task::{LocalSet, spawn_local};
+use wire::frame::{Kind, decode, encode, parse};
+use wire::message::*;
+use wire::preamble::Nonce;
+use wire::request::*;
+use wire::{ErrorCode, Fault};
+
+/// Does what a command's text says, and has no facets.
+#[derive(Default)]
+struct OddGuest {
+    walk_dropped: Rc<Cell<bool>>,
+    stopped: Rc<Cell<bool>>,
+}
+
+struct Deaf;
+
+impl Control for Deaf {
+    fn signal(&self, _: i32) -> Result<(), Fault> {
+        Err(gone())
+    }
+
+    fn kill_all(&self) {}
+}
+
+fn gone() -> Fault {
+    Fault::new(ErrorCode::Gone, "the sandbox has ended")
+}
+
+fn new_pipe() -> (pipe::Receiver, OwnedFd) {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    (pipe::Receiver::from_owned_fd(reader).unwrap(), writer)
+}
+
+impl Guest for OddGuest {
+    fn description(&self) -> Description {
+        Description { agent: "odd".into(), mode: "procbox", boot: "1".into() }
+    }
+
+    async fn exec(&self, request: ExecRequest) -> Result<Execution, Fault> {
+        let (stdout, out) = new_pipe();
+        let (stderr, err) = new_pipe();
+        let ended: LocalFuture<Result<Ended, Fault>> = match request.command.as_deref() {
+            Some("panic") => panic!("on purpose"),
+            Some("gone") => Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                drop((out, err));
+                Err(gone())
+            }),
+            _ => Box::pin(async move {
+                let _held = (out, err);
+                std::future::pending().await
+            }),
+        };
+        Ok(Execution { pid: 1, stdin: None, stdout, stderr, control: Box::new(Deaf), ended })
+    }
+
+    async fn read_file(&self, _: ReadFileRequest) -> Result<FileDownload, Fault> {
+        let (bytes, _) = new_pipe();
+        let cut = Fault::new(ErrorCode::Interrupted, "the worker was killed");
+        Ok(FileDownload { size: 5, mode: 0o644, bytes, ended: Box::pin(async { Err(cut) }) })
+    }
+
+    async fn write_file(&self, _: WriteFileRequest) -> Result<FileUpload, Fault> {
+        Err(gone())
+    }
+
+    async fn manifest(&self, _: ManifestRequest) -> Result<ManifestDownload, Fault> {
+        let (bytes, held) = new_pipe();
+        let flag = SetOnDrop(self.walk_dropped.clone());
+        let ended = Box::pin(async move {
+            let _kept = (flag, held);
+            std::future::pending().await
+        });
+        Ok(ManifestDownload { bytes, ended })
+    }
+
+    fn shutdown(&self, _: ShutdownRequest) {
+        self.stopped.set(true);
+    }
+}
+
+struct SetOnDrop(Rc<Cell<bool>>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
+struct Host {
+    stream: DuplexStream,
+    buffer: Vec<u8>,
+}
+
+impl Host {
+    async fn frame(&mut self) -> Option<(u32, Kind, Vec<u8>)> {
+        loop {
+            if let Some((frame, size)) = parse(&self.buffer).unwrap() {
+                let frame = (frame.stream, frame.kind, frame.payload.to_vec());
+                self.buffer.drain(..size);
+                return Some(frame);
+            }
+            if self.stream.read_buf(&mut self.buffer).await.unwrap() == 0 {
+                return None;
+            }
+        }
+    }
+
+    async fn open(&mut self, id: u32, op: &str, arguments: &impl Serialize) {
+        self.stream.write_all(&encode(id, Kind::Open, &OpenWith { op, arguments })).await.unwrap();
+    }
+
+    /// The code with which stream `id` ends; `None` for END.
+    async fn end_of(&mut self, id: u32) -> Option<ErrorCode> {
+        loop {
+            match self.frame().await.expect("the connection is over") {
+                (stream, Kind::End, _) if stream == id => return None,
+                (stream, Kind::Error, payload) if stream == id => {
+                    return Some(decode::<Failure>(&payload).unwrap().code);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn serve(guest: OddGuest) -> DuplexStream {
+    let (ours, theirs) = duplex(1 << 16);
+    let server = Server::new(guest, Authority::token(b"t"));
+    spawn_local(server.serve(theirs));
+    ours
+}
+
+async fn greet(guest: OddGuest) -> Host {
+    let mut stream = serve(guest);
+    let nonce = Nonce([b'a'; 32]);
+    stream.write_all(&nonce.line()).await.unwrap();
+    stream.write_all(&encode(0, Kind::Hello, &Hello { versions: vec![2], token: "t".into() })).await.unwrap();
+    let mut line = vec![0; nonce.line().len()];
+    stream.read_exact(&mut line).await.unwrap();
+    let mut host = Host { stream, buffer: Vec::new() };
+    let (_, kind, payload) = host.frame().await.unwrap();
+    assert_eq!(kind, Kind::Welcome);
+    assert_eq!(decode::<Welcome>(&payload).unwrap().features, ["exec", "files", "manifest"]);
+    host
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, test);
+}
+
+fn manifest() -> ManifestRequest {
+    ManifestRequest { paths: vec![serde_bytes::ByteBuf::from("/")], files_max: 1, listing_max: 1, base: None }
+}
+
+#[test]
+fn a_guest_that_panics_fails_one_operation() {
+    run(async {
+        let mut host = greet(OddGuest::default()).await;
+        host.open(1, "exec", &json!({"command": "panic"})).await;
+        assert_eq!(host.end_of(1).await, Some(ErrorCode::Internal));
+        host.open(2, "ping", &Empty {}).await;
+        assert_eq!(host.end_of(2).await, None);
+    });
+}
+
+#[test]
+fn operations_whose_guest_ends_or_is_cut_say_so() {
+    run(async {
+        let mut host = greet(OddGuest::default()).await;
+        host.open(1, "exec", &json!({"command": "gone"})).await;
+        assert_eq!(host.end_of(1).await, Some(ErrorCode::Gone));
+        host.open(2, "read-file", &ReadFileRequest { path: b"/a".to_vec().into(), max: 9 }).await;
+        assert_eq!(host.end_of(2).await, Some(ErrorCode::Interrupted));
+        let upload = WriteFileRequest { path: b"/a".to_vec().into(), mode: 0, parents: false, max: 9 };
+        host.open(3, "write-file", &upload).await;
+        assert_eq!(host.end_of(3).await, Some(ErrorCode::Gone));
+        host.open(4, "reset-identity", &Empty {}).await;
+        assert_eq!(host.end_of(4).await, Some(ErrorCode::UnknownOp));
+    });
+}
+
+#[test]
+fn signals_reach_the_guest_with_its_own_answer() {
+    run(async {
+        let mut host = greet(OddGuest::default()).await;
+        host.open(1, "exec", &json!({"command": "stay"})).await;
+        while host.frame().await.unwrap().1 != Kind::Event {}
+        host.open(2, "signal", &SignalRequest { exec: 1, signal: 15 }).await;
+        assert_eq!(host.end_of(2).await, Some(ErrorCode::Gone));
+        for (id, signal) in [(3, 0), (4, 65), (5, -9)] {
+            host.open(id, "signal", &SignalRequest { exec: 1, signal }).await;
+            assert_eq!(host.end_of(id).await, Some(ErrorCode::BadArgument), "{signal}");
+        }
+    });
+}
+
+#[test]
+fn a_walk_that_nobody_waits_for_is_given_up() {
+    run(async {
+        let guest = OddGuest::default();
+        let dropped = guest.walk_dropped.clone();
+        let mut host = greet(guest).await;
+        host.open(1, "manifest", &manifest()).await;
+        host.open(2, "ping", &Empty {}).await;
+        assert_eq!(host.end_of(2).await, None);
+        assert!(!dropped.get());
+        host.stream.write_all(&encode(1, Kind::Cancel, &Empty {})).await.unwrap();
+        assert_eq!(host.end_of(1).await, Some(ErrorCode::Cancelled));
+        assert!(dropped.replace(false));
+        host.open(3, "manifest", &manifest()).await;
+        host.open(4, "ping", &Empty {}).await;
+        assert_eq!(host.end_of(4).await, None);
+        drop(host);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(dropped.get());
+    });
+}
+
+#[test]
+fn hosts_that_say_nothing_are_cut_off() {
+    run(async {
+        let nonce = Nonce([b'a'; 32]).line();
+        let cut_hello = [&nonce[..], &[0, 0, 0]].concat();
+        for beginning in [&b""[..], b"{", b"{\"op\":\"pi", b"F", b"FLUXVM/2 aa", &nonce, &cut_hello] {
+            let mut stream = serve(OddGuest::default());
+            stream.write_all(beginning).await.unwrap();
+            let mut answer = Vec::new();
+            let waiting = stream.read_to_end(&mut answer);
+            tokio::time::timeout(Duration::from_secs(15), waiting).await.expect("served for ever").unwrap();
+        }
+    });
+}
+
+#[test]
+fn shutdown_comes_after_its_answer() {
+    run(async {
+        let guest = OddGuest::default();
+        let stopped = guest.stopped.clone();
+        let mut host = greet(guest).await;
+        host.open(1, "shutdown", &Empty {}).await;
+        assert_eq!(host.end_of(1).await, None);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(stopped.get());
+    });
+}
+
+#[test]
+fn version_1_says_what_a_guest_lacks() {
+    run(async {
+        for request in [r#"{"op":"open-shell","token":"t"}"#, r#"{"op":"reset-identity","token":"t"}"#] {
+            let mut stream = serve(OddGuest::default());
+            stream.write_all(format!("{request}\n").as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.contains("this guest has no"), "{answer}");
+        }
+    });
+}
