@@ -71,6 +71,11 @@ const SOCKET_TYPE_MASK: u32 = 0xf;
 const WHOLE: u32 = u32::MAX;
 const TIOCLINUX: u32 = 0x541c;
 
+/// Btrfs requests that make, delete or freeze subvolumes, which their kernel side grants to any owner of a directory: a
+/// subvolume nested in a workspace may have no bound of its own. Sharing blocks between files stays allowed.
+const SUBVOLUME_REQUESTS: [u32; 7] =
+    [0x5000_9401, 0x5000_940e, 0x5000_940f, 0x5000_9417, 0x5000_9418, 0x4008_941a, 0x5000_943f];
+
 /// System V and POSIX message queues, semaphores and shared memory, which no path and no Landlock rule governs.
 const IPC: [c_long; 13] = [
     SYS_shmget,
@@ -111,6 +116,7 @@ pub fn for_commands(shared: Shared) -> Filter {
         // Virtual sockets reach the host past every other layer.
         refuse(SYS_socket, When::Equal(0, WHOLE, AF_VSOCK as u32)),
     ]);
+    refusals.extend(SUBVOLUME_REQUESTS.map(|request| refuse(SYS_ioctl, When::Equal(1, WHOLE, request))));
     if shared.ipc {
         refusals.extend(IPC.iter().map(always));
     }
@@ -199,6 +205,7 @@ mod tests {
         assert_eq!(errno_of(true, SYS_socket, [AF_UNIX, SOCK_STREAM, 0]), EPERM);
         assert_eq!(errno_of(true, SYS_shmget, [IPC_PRIVATE, 1, 0]), EPERM);
         assert_eq!(errno_of(false, SYS_ioctl, [0, TIOCSTI as c_int, 0]), EPERM);
+        assert_eq!(errno_of(false, SYS_ioctl, [0, 0x5000_940e, 0]), EPERM);
         assert_eq!(errno_of(false, SYS_prlimit64, [1, 0, 0]), EPERM);
         assert_eq!(errno_of(false, SYS_prlimit64, [0, RLIMIT_CORE as c_int, 0]), 0);
     }
