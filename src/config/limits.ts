@@ -34,6 +34,8 @@ export const limits = {
   releaseAttemptsMax: 5,
   releaseBackoffMs: 50,
   releaseTimeoutMs: 30 * 1000,
+  /** Asking whether a value is unused reads the process table, so one pass asks about this many only. */
+  leaseChecksPerPassMax: 32,
   adoptTimeoutMs: 10 * 1000,
   adoptionsAtOnceMax: 16,
   /** From the start of an instance until its guest agent answers. */

@@ -33,7 +33,7 @@ export class Context {
   closing = false;
 
   constructor(readonly dependencies: CoreDependencies) {
-    const { settings, backends, storage, dataplanes, store, log, crashPoint } = dependencies;
+    const { settings, backends, storage, dataplanes, store, crashPoint } = dependencies;
     this.catalogue = new Catalogue(settings);
     this.places = new Places(settings.instancesDir, settings.runDir);
     this.releases = releaseTable([this.places, storage, ...backends.values(), ...dataplanes.values()]);
@@ -41,7 +41,6 @@ export class Context {
       store,
       ranges: settings.leaseRanges,
       isClean: (kind, value) => this.#leaseIsClean(kind, value),
-      log,
       crashPoint,
     });
   }

@@ -34,7 +34,7 @@ export const CRASH_POINTS = [
   "remove.ended",
   "remove.released",
   "remove.gone",
-  "remove.lease-freed",
+  "lease.freed",
   // An instance that ended by itself.
   "ended.journalled",
   "ended.released",

@@ -45,7 +45,9 @@ const scenarios: readonly Scenario[] = [
     prepare: createWithFile,
     act: async (core) => {
       await core.operations.remove(admin, ID);
-      await Bun.sleep(2);
+      core.startReaper();
+      await Bun.sleep(20);
+      await core.shutdown(100);
     },
     outcomes: ["absent", "ready"],
   },

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
+import { limits } from "../config/limits.ts";
 import { LeaseBook } from "./leases.ts";
 import { MemoryState } from "./testing/memory-store.ts";
-import { quiet } from "./testing/world.ts";
 
 function setUp(count = 3) {
   const state = new MemoryState();
@@ -11,7 +11,6 @@ function setUp(count = 3) {
     store,
     ranges: { uid: { first: 100, count } },
     isClean: async (_kind, value) => !dirty.has(value),
-    log: quiet,
     crashPoint: () => undefined,
   });
   return { state, store, dirty, book };
@@ -44,6 +43,32 @@ describe("leases", () => {
     dirty.delete(100);
     expect(await book.reserve(["uid"])).toEqual({ uid: 100 });
     expect(state.tables.leases).toEqual({});
+  });
+
+  test("a sweep asks about a bounded number, and those that are not clean do not block the others", async () => {
+    const { book, store, dirty, state } = setUp(200);
+    for (let index = 0; index < 100; index += 1) {
+      const leases = await book.reserve(["uid"]);
+      await store.commit([...book.take(leases, `a/${index}`), { quarantine: "leases", owner: `a/${index}` }]);
+      book.quarantine(leases);
+      if (index < 50) dirty.add(100 + index);
+    }
+    const left = () => Object.keys(state.tables.leases).length;
+    for (let pass = 0; pass < 4; pass += 1) {
+      const before = left();
+      await book.sweep();
+      expect(before - left()).toBeLessThanOrEqual(limits.leaseChecksPerPassMax);
+    }
+    expect(left()).toBe(50);
+  });
+
+  test("two that need the last value at once do not both get it", async () => {
+    const { book, store } = setUp(1);
+    const leases = await book.reserve(["uid"]);
+    await store.commit([...book.take(leases, "a/1"), { quarantine: "leases", owner: "a/1" }]);
+    book.quarantine(leases);
+    const outcomes = await Promise.allSettled([book.reserve(["uid"]), book.reserve(["uid"])]);
+    expect(outcomes.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
   });
 
   test("what the state holds is taken after a restart", async () => {

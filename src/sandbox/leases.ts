@@ -1,6 +1,6 @@
 // Host-wide values that one sandbox holds at a time (uids, later addresses and vsock ids). The lowest free one is given;
 // one that was used waits in quarantine until nothing on the host can still be using it.
-import type { Logger } from "../contracts/log.ts";
+import { limits } from "../config/limits.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { Change, LeaseRow, Store } from "../state/change.ts";
 import type { CrashHook } from "./crash-points.ts";
@@ -11,7 +11,6 @@ interface LeaseDependencies {
   readonly ranges: Readonly<Partial<Record<LeaseKind, LeaseRange>>>;
   /** Whether nothing on the host uses the value any more. */
   readonly isClean: (kind: LeaseKind, value: number) => Promise<boolean>;
-  readonly log: Logger;
   readonly crashPoint: CrashHook;
 }
 
@@ -37,11 +36,8 @@ export class LeaseBook {
   async reserve(kinds: readonly LeaseKind[]): Promise<Leases> {
     const reserved: Partial<Record<LeaseKind, number>> = {};
     for (const kind of kinds) {
-      let value = this.#lowestFree(kind);
-      if (value === null) {
-        await this.sweep();
-        value = this.#lowestFree(kind);
-      }
+      if (this.#lowestFree(kind) === null) await this.#freeOne(kind);
+      const value = this.#lowestFree(kind);
       if (value === null) {
         this.cancel(reserved);
         throw new AgentError("UID_POOL_EXHAUSTED", kind === "uid" ? undefined : `no free ${kind}`);
@@ -67,7 +63,7 @@ export class LeaseBook {
     for (const [kind, value] of entriesOf(leases)) this.#states(kind).set(value, "quarantined");
   }
 
-  /** Frees every quarantined value that is clean. Joins a sweep that is running. */
+  /** Frees quarantined values that are clean, a bounded number of checks at a time. Joins a sweep that is running. */
   sweep(): Promise<void> {
     this.#sweep ??= this.#sweepOnce().finally(() => {
       this.#sweep = null;
@@ -76,19 +72,51 @@ export class LeaseBook {
   }
 
   async #sweepOnce(): Promise<void> {
-    const { isClean, store, crashPoint, log } = this.dependencies;
-    for (const [kind, states] of this.#taken) {
-      for (const [value, state] of [...states]) {
-        if (state !== "quarantined") continue;
-        if (!(await isClean(kind, value))) {
-          log.debug({ kind, value }, "a lease is not clean yet");
-          continue;
-        }
-        await store.commit([{ free: "lease", kind, value }]);
-        states.delete(value);
-        await crashPoint("remove.lease-freed");
-      }
+    const waiting = [...this.#taken.keys()].flatMap((kind) =>
+      this.#quarantined(kind).map((value) => ({ kind, value })),
+    );
+    // Oldest first: a map keeps the order in which values were set.
+    for (const { kind, value } of waiting.slice(0, limits.leaseChecksPerPassMax)) {
+      const freed = await this.#freeIfClean(kind, value);
+      // One that is not clean goes to the end, so that it does not keep the others waiting.
+      if (!freed) this.#requeue(kind, value);
     }
+  }
+
+  /** Frees the first quarantined value that is clean. */
+  async #freeOne(kind: LeaseKind): Promise<void> {
+    for (const value of this.#quarantined(kind)) {
+      if (await this.#freeIfClean(kind, value)) return;
+    }
+  }
+
+  async #freeIfClean(kind: LeaseKind, value: number): Promise<boolean> {
+    const { isClean, store, crashPoint } = this.dependencies;
+    const states = this.#states(kind);
+    if (states.get(value) !== "quarantined" || !(await isClean(kind, value))) return false;
+    // Somebody else may have freed it, and another may have taken it, during the check.
+    if (states.get(value) !== "quarantined") return false;
+    states.set(value, "leased");
+    try {
+      await store.commit([{ free: "lease", kind, value }]);
+    } catch (error) {
+      states.set(value, "quarantined");
+      throw error;
+    }
+    states.delete(value);
+    await crashPoint("lease.freed");
+    return true;
+  }
+
+  #quarantined(kind: LeaseKind): number[] {
+    return [...this.#states(kind)].filter(([, state]) => state === "quarantined").map(([value]) => value);
+  }
+
+  #requeue(kind: LeaseKind, value: number): void {
+    const states = this.#states(kind);
+    if (states.get(value) !== "quarantined") return;
+    states.delete(value);
+    states.set(value, "quarantined");
   }
 
   #lowestFree(kind: LeaseKind): number | null {

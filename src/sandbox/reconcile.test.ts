@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import type { Change } from "../state/change.ts";
+import type { Change, Store } from "../state/change.ts";
 import { openStore } from "../state/store.ts";
 import { admin, quiet, UID_FIRST, World } from "./testing/world.ts";
 
@@ -146,27 +146,35 @@ describe("reconcile", () => {
 
 test("the whole life works on the real store, over a restart", async () => {
   await using world = await World.create();
-  const open = () => openStore({ stateDir: world.root, log: quiet });
-  const store = await open();
-  const first = world.core({ store });
-  await first.operations.create(admin, create);
-  await first.operations.writeFile(admin, "one", "kept", Buffer.from("kept"), 0o644);
-  await first.operations.baseline(admin, "one", ["/"]);
-  await first.operations.dryRun(admin, "one", { command: "write /x y" });
-  await first.operations.stop(admin, "one");
-  await first.operations.start(admin, "one");
-  await first.shutdown(1000);
-  await store.close();
-
-  const again = await open();
-  const second = world.core({ store: again });
-  expect((await second.reconcile()).fates.get("adopted")).toEqual(["one"]);
-  expect((await second.operations.changes(admin, "one")).unchanged).toBe(1);
-  await second.operations.remove(admin, "one");
-  await second.shutdown(1000);
-  await Bun.sleep(20);
-  expect(await again.load()).toEqual({ records: [], secrets: [], resources: [], leases: [], inFlight: [] });
-  const actions = (await again.events({ limit: 100 })).map(({ action }) => action);
-  expect(actions).toEqual(["created", "ready", "stopping", "stopped", "ready", "removed"]);
-  await again.close();
+  await withStore(world, async (store) => {
+    const core = world.core({ store });
+    await core.operations.create(admin, create);
+    await core.operations.writeFile(admin, "one", "kept", Buffer.from("kept"), 0o644);
+    await core.operations.baseline(admin, "one", ["/"]);
+    await core.operations.dryRun(admin, "one", { command: "write /x y" });
+    await core.operations.stop(admin, "one");
+    await core.operations.start(admin, "one");
+    await core.shutdown(1000);
+  });
+  await withStore(world, async (store) => {
+    const core = world.core({ store });
+    expect((await core.reconcile()).fates.get("adopted")).toEqual(["one"]);
+    expect((await core.operations.changes(admin, "one")).unchanged).toBe(1);
+    await core.operations.remove(admin, "one");
+    core.startReaper();
+    await Bun.sleep(50);
+    await core.shutdown(1000);
+    expect(await store.load()).toEqual({ records: [], secrets: [], resources: [], leases: [], inFlight: [] });
+    const actions = (await store.events({ limit: 100 })).map(({ action }) => action);
+    expect(actions).toEqual(["created", "ready", "stopping", "stopped", "ready", "removed"]);
+  });
 });
+
+async function withStore(world: World, work: (store: Store) => Promise<void>): Promise<void> {
+  const store = await openStore({ stateDir: world.root, log: quiet });
+  try {
+    await work(store);
+  } finally {
+    await store.close();
+  }
+}

@@ -78,8 +78,4 @@ async function removeNow(
   context.catalogue.remove(sandbox);
   publish(event);
   await crashPoint("remove.gone");
-  // Freeing asks the host about every uid in quarantine; nobody has to wait for that.
-  void context.leases.sweep().catch((error: unknown) => {
-    context.dependencies.log.warn({ error: String(error) }, "freeing leases failed; the reaper tries again");
-  });
 }

@@ -56,6 +56,14 @@ async function readAll(target: string): Promise<ListingEntry[]> {
   }
 }
 
+/** Bun's `rejects` turns the event loop by itself and can miss an immediate of a reader; a plain await does not. */
+async function failureOf(work: Promise<unknown>): Promise<unknown> {
+  return await work.then(
+    () => null,
+    (error: unknown) => error,
+  );
+}
+
 const plain = (entries: readonly ListingEntry[]) =>
   entries.map(({ path, entry }) => [
     Buffer.from(path).toString("hex"),
@@ -150,7 +158,7 @@ describe("listing files", () => {
       for (let length = whole.length - 2; length >= 0; length -= 7) {
         await writeFile(target, whole);
         await truncate(target, length);
-        await expect(readAll(target)).rejects.toMatchObject({ code: "BASELINE_CORRUPT" });
+        expect(await failureOf(readAll(target))).toMatchObject({ code: "BASELINE_CORRUPT" });
       }
     }));
 
@@ -164,7 +172,7 @@ describe("listing files", () => {
       const lines = (await readFile(target, "utf8")).split("\n");
       for (const damaged of [lines.toSpliced(2, 1), lines.toSpliced(2, 1, "nonsense"), ["{}", ...lines.slice(1)]]) {
         await writeFile(target, damaged.join("\n"));
-        await expect(readAll(target)).rejects.toMatchObject({ code: "BASELINE_CORRUPT" });
+        expect(await failureOf(readAll(target))).toMatchObject({ code: "BASELINE_CORRUPT" });
       }
     }));
 

@@ -94,8 +94,19 @@ export class World {
       records: Object.keys(this.state.tables.records).sort(),
       secrets: Object.values(this.state.tables.secrets).map(({ id }) => id),
       resources: Object.values(this.state.tables.resources).map(({ kind, name }) => `${kind} ${name}`),
-      leases: Object.values(this.state.tables.leases).map(({ value, state }) => `${value} ${state}`),
+      leases: this.#leases("leased"),
     };
+  }
+
+  /** Values that wait until nothing uses them. */
+  quarantined(): number[] {
+    return this.#leases("quarantined");
+  }
+
+  #leases(wanted: string): number[] {
+    return Object.values(this.state.tables.leases)
+      .filter(({ state }) => state === wanted)
+      .map(({ value }) => value);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
