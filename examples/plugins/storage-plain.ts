@@ -11,6 +11,7 @@ import {
   type Release,
   type ResourceScope,
   type Storage,
+  VOLUME_NAME_PATTERN,
   type Volume,
   type VolumeRequest,
   z,
@@ -18,7 +19,6 @@ import {
 
 const run = promisify(execFile);
 const VOLUME = "plain-volume";
-const NAME = /^[A-Za-z0-9][A-Za-z0-9.-]{0,127}$/;
 
 class PlainStorage implements Storage {
   readonly #volumes: string;
@@ -88,7 +88,7 @@ class PlainStorage implements Storage {
   }
 
   #pathOf(name: string): string {
-    if (!NAME.test(name)) throw new AgentError("BAD_REQUEST", "a volume's name is 1 to 128 of A-Z, a-z, 0-9, . and -");
+    if (!VOLUME_NAME_PATTERN.test(name)) throw new AgentError("BAD_REQUEST", "this is not the name of a volume");
     return join(this.#volumes, name);
   }
 }

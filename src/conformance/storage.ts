@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { promisify } from "node:util";
 import type { Storage, Volume, VolumeRequest } from "../contracts/storage.ts";
 import { check, equal, equalBytes, failureOf } from "./assert.ts";
-import type { ConformanceCase } from "./case.ts";
+import { type ConformanceCase, needs } from "./case.ts";
 import { ConformanceJournal, type InjectedFailure } from "./journal.ts";
 import type { Scratch } from "./scratch.ts";
 import { makeHostileTree, walkTree } from "./tree.ts";
@@ -16,6 +16,8 @@ const WRITE_CHUNK_BYTES = 1 * MIB;
 /** A bound that holds may still count metadata and delayed allocation. */
 const CAP_SLACK = 1.25;
 const CONCURRENT = 8;
+/** A watcher that is slower than this lets a writer fill the disk. */
+const OVERSHOOT_MAX_MS = 15_000;
 
 const run = promisify(execFile);
 
@@ -154,6 +156,27 @@ export const storageCases: readonly ConformanceCase<StorageContext>[] = [
         check(written > CAP_BYTES / 2, `only ${written} bytes went into a volume of ${CAP_BYTES}`);
         equal(await fill(join(neighbour.path, "some"), 4 * MIB), 4 * MIB, "bytes into the neighbour");
       }),
+  },
+  {
+    name: "cap: where it does not hold, who goes beyond it is reported until he is back below",
+    async run(context) {
+      const watch = context.storage.watchOvershoot;
+      needs(watch !== undefined, "watchOvershoot");
+      await withShelf(context, async ({ create }) => {
+        const [over, neighbour] = [await create("over"), await create("neighbour")];
+        const found: string[] = [];
+        const stop = watch((overshoot) => found.push(overshoot.volume.name));
+        try {
+          await fill(join(neighbour.path, "some"), 1 * MIB);
+          await fill(join(over.path, "flood"), CAP_BYTES + 8 * MIB);
+          for (let waited = 0; found.length === 0 && waited < OVERSHOOT_MAX_MS; waited += 100) await Bun.sleep(100);
+          check(found.includes(over.name), `nothing was reported within ${OVERSHOOT_MAX_MS} ms`);
+          check(!found.includes(neighbour.name), "a volume below its bound was reported");
+        } finally {
+          stop();
+        }
+      });
+    },
   },
   {
     name: "clone: is the source at that instant, and neither sees the other's changes",

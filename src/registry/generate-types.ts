@@ -56,6 +56,7 @@ function declarationsOf(source: string): string {
   return source
     .replace(/^import .*?;\n/gms, "")
     .replace(/^export const (\w+) = (\[[^\]]*\]) as const;/gm, "export const $1: readonly $2;")
+    .replace(/^export const (\w+) = \/.*\/[a-z]*;/gm, "export const $1: RegExp;")
     .replace(/^export function ([\s\S]*?) \{\n[\s\S]*?^\}/gm, "export function $1;");
 }
 

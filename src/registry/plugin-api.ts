@@ -3,5 +3,6 @@
 export { ENTRY_KINDS } from "../contracts/channel.ts";
 export { compareBytes, ListingDigest } from "../contracts/listing.ts";
 export { CONTRACT_VERSION, definePlugin, PLUGIN_KINDS } from "../contracts/plugin.ts";
+export { VOLUME_NAME_PATTERN } from "../contracts/storage.ts";
 export { AgentError } from "../errors/agent-error.ts";
 export { z } from "zod";

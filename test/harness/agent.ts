@@ -18,6 +18,8 @@ export interface AgentOptions {
   /** Sections added after everything else. */
   readonly sections?: string;
   readonly procbox?: string;
+  /** Added to the storage section. */
+  readonly storage?: string;
   readonly env?: Readonly<Record<string, string>>;
   /** Runs the agent as this user instead of root. */
   readonly uid?: number;
@@ -190,7 +192,7 @@ export class TestAgent {
   }
 
   #configuration(): string {
-    const { config = "", sections = "", procbox = "", auth = DEFAULT_AUTH, poolMib = 1024 } = this.#options;
+    const { config = "", sections = "", procbox = "", storage = "", auth = DEFAULT_AUTH, poolMib = 1024 } = this.#options;
     return `listen = "127.0.0.1:${this.port}"
 state_dir = "${this.stateDir}"
 run_dir = "${this.runDir}"
@@ -199,6 +201,7 @@ ${config}
 ${auth}
 [storage]
 pool_size_mib = ${poolMib}
+${storage}
 [sandbox.procbox]
 enabled = true
 uid_base = ${this.uidBase}
