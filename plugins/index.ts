@@ -8,13 +8,11 @@ import { changeSetShell } from "./change-set-shell/plugin.ts";
 import { dataplaneNone } from "./dataplane-none/plugin.ts";
 import { storageBtrfs } from "./storage-btrfs/plugin.ts";
 import { storageDirectory } from "./storage-directory/plugin.ts";
-import { storageDirectory } from "./storage-directory/plugin.ts";
 
 export const builtInPlugins: readonly PluginDefinition[] = [
   procbox,
   backendFake,
   storageBtrfs,
-  storageDirectory,
   storageDirectory,
   dataplaneNone,
   changeSetNative,
