@@ -21,6 +21,7 @@ export interface HttpServer {
   stop(budgetMs: number): Promise<void>;
 }
 
+const DRAIN_POLL_MS = 10;
 /** A socket file is made for its owner only. */
 const SOCKET_UMASK = 0o177;
 /** Bodies are bounded by the routes, which answer with JSON; Bun's own answer would be empty. */
