@@ -4,19 +4,18 @@
 use crate::cgroup::Memberships;
 use crate::config::LaunchConfig;
 use crate::confine::{self, Launcher};
-use crate::control::{self, FromInit, FromSpawner, Status, ToInit};
+use crate::control::{self, FromInit, FromSpawner, ToInit};
 use crate::limits::*;
 use crate::minder;
 use crate::plan::Plan;
 use crate::spawner;
 use crate::sys::packet::{self, Packet};
-use crate::sys::process::{self, Forked};
+use crate::sys::process::{self, Forked, Reaped};
 use crate::worker;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use std::collections::HashMap;
 use std::io;
@@ -160,9 +159,9 @@ impl Init {
             }
             ToInit::KillTree { execution } => self.kill_tree(execution),
             ToInit::Shutdown { grace_ms } => {
-                for pid in self.executions.keys() {
-                    process::signal(-pid.as_raw(), libc::SIGTERM)?;
-                }
+                // Everything that runs, daemons too; the sandbox's own helpers block it. See `end_everything` for
+                // what bounds it.
+                process::signal(-1, libc::SIGTERM)?;
                 let grace = Duration::from_millis(grace_ms.min(SHUTDOWN_GRACE_MS_MAX));
                 self.deadline = Some(Instant::now() + grace);
                 Ok(())
@@ -262,17 +261,7 @@ impl Init {
 
     /// Takes every child that has ended, and tells of those the supervisor waits for.
     fn reap(&mut self) -> io::Result<()> {
-        loop {
-            let status = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
-                Err(Errno::ECHILD) => return Ok(()),
-                Err(Errno::EINTR) => continue,
-                other => other?,
-            };
-            let (pid, status) = match status {
-                WaitStatus::Exited(pid, code) => (pid, Status::Code(code)),
-                WaitStatus::Signaled(pid, signal, _) => (pid, Status::Signal(signal as i32)),
-                _ => return Ok(()),
-            };
+        while let Reaped::Child(pid, status) = process::reap(None)? {
             if let Some(execution) = self.executions.remove(&pid) {
                 let told = if execution.minded { minder::command_status(status) } else { Some(status) };
                 let status = told.unwrap_or_else(|| {
@@ -286,6 +275,7 @@ impl Init {
                 self.workers.remove(&pid);
             }
         }
+        Ok(())
     }
 
     /// A minder that was killed leaves processes that nobody can name: everything goes, workers and spawner too,

@@ -14,6 +14,7 @@ use crate::supervisor::{self, Inheritance};
 use crate::sys::packet;
 use crate::sys::process::{self, Forked};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Pid, Uid, chown, getegid, geteuid};
 use std::fs::{self, File, OpenOptions};
@@ -45,6 +46,7 @@ fn launch() -> Result<Inheritance, Failure> {
     // The agent may already have made this process a session leader.
     let _ = nix::unistd::setsid();
     umask(Mode::from_bits_truncate(0o077));
+    raise_descriptor_limit();
     let bad_config = |message| Failure::new(FailureCode::BadConfig, format!("launch configuration: {message}"));
     let config = LaunchConfig::read(io::stdin().lock()).map_err(bad_config)?;
     let plan = planned(&config)?;
@@ -63,6 +65,14 @@ fn launch() -> Result<Inheritance, Failure> {
         // Its control pair is closed by now, which ends it.
         let _ = nix::sys::wait::waitpid(init, None);
     })
+}
+
+/// Each running command has half a dozen descriptors here. Without the right to more, the supervisor makes do and
+/// refuses commands beyond it.
+fn raise_descriptor_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(DESCRIPTORS_MAX)), hard);
+    }
 }
 
 /// The plan for this host, or all that stands against it in one message.

@@ -34,6 +34,8 @@ pub const SHUTDOWN_GRACE_MS_MAX: u64 = 60_000;
 /// Milliseconds in which open connections learn that the sandbox has ended.
 pub const FAREWELL_MS: u64 = 200;
 
+/// Descriptors of the supervisor: seven for each command that runs, three for each leaf that lingers.
+pub const DESCRIPTORS_MAX: u64 = 16_384;
 /// Host connections to one supervisor.
 pub const CONNECTIONS_MAX: usize = 64;
 /// File operations that run at the same time; each has a worker process.

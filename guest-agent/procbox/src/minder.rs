@@ -5,10 +5,8 @@
 use crate::control::Status;
 use crate::limits::KILL_MS_MAX;
 use crate::spawner::KILL_TREE_SIGNAL;
-use crate::sys::process::{self, Forked, exit_now};
-use nix::errno::Errno;
+use crate::sys::process::{self, Forked, Reaped, exit_now};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use std::fs;
 use std::io;
@@ -53,7 +51,7 @@ fn mind(kill_group: bool, command: impl FnOnce() -> i32) -> io::Result<Status> {
     while ended.is_none() {
         let received = process::wait_signal(&[libc::SIGCHLD, KILL_TREE_SIGNAL])?;
         if received.signal == libc::SIGCHLD {
-            ended = reap(main)?.main;
+            ended = reap_all(main)?.main;
         } else if received.is_queued {
             ended = Some(kill_tree(main)?.unwrap_or(Status::Signal(libc::SIGKILL)));
         }
@@ -64,25 +62,22 @@ fn mind(kill_group: bool, command: impl FnOnce() -> i32) -> io::Result<Status> {
     Ok(ended.expect("the loop ends with it"))
 }
 
+/// What a round of reaping brought.
 #[derive(Default)]
-struct Reaped {
+struct Round {
     /// How the main process ended, when it was among them.
     main: Option<Status>,
     none_left: bool,
 }
 
-fn reap(main: Pid) -> io::Result<Reaped> {
-    let mut reaped = Reaped::default();
+fn reap_all(main: Pid) -> io::Result<Round> {
+    let mut round = Round::default();
     loop {
-        match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
-            Ok(WaitStatus::Exited(pid, code)) if pid == main => reaped.main = Some(Status::Code(code)),
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == main => {
-                reaped.main = Some(Status::Signal(signal as i32));
-            }
-            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::EINTR) => (),
-            Ok(_) => return Ok(reaped),
-            Err(Errno::ECHILD) => return Ok(Reaped { none_left: true, ..reaped }),
-            Err(error) => return Err(error.into()),
+        match process::reap(None)? {
+            Reaped::Child(pid, status) if pid == main => round.main = Some(status),
+            Reaped::Child(..) => (),
+            Reaped::NoneEnded => return Ok(round),
+            Reaped::NoChildren => return Ok(Round { none_left: true, ..round }),
         }
     }
 }
@@ -93,9 +88,9 @@ fn kill_tree(main: Pid) -> io::Result<Option<Status>> {
     let deadline = Instant::now() + Duration::from_millis(KILL_MS_MAX);
     let mut ended = None;
     loop {
-        let reaped = reap(main)?;
-        ended = reaped.main.or(ended);
-        if reaped.none_left {
+        let round = reap_all(main)?;
+        ended = round.main.or(ended);
+        if round.none_left {
             return Ok(ended);
         }
         if Instant::now() > deadline {

@@ -8,11 +8,12 @@ mod workers;
 
 use crate::cgroup::{Leaves, OomCounter};
 use crate::config::LaunchConfig;
+use crate::control::Status;
 use crate::limits::*;
 use crate::report::{EndReason, ExitRecord, InitStatus};
+use crate::sys::process::{self, Reaped};
 use channel::Channel;
 use commands::Commands;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use service::{Authority, Description, Execution, FileDownload, FileUpload, Guest, ManifestDownload, Server};
 use std::cell::Cell;
@@ -135,11 +136,11 @@ async fn accept(listener: UnixListener, peer_uid: u32, server: Rc<Server<SharedS
 /// How init ended. Its end-of-file came first, so it is ending; a stopped one is not waited for.
 async fn end_of(init: Pid) -> Option<InitStatus> {
     for _ in 0..KILL_MS_MAX {
-        match waitpid(init, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(_, code)) => return Some(InitStatus::ExitCode(code)),
-            Ok(WaitStatus::Signaled(_, signal, _)) => return Some(InitStatus::Signal(signal as i32)),
-            Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
-            Err(_) => return None,
+        match process::reap(Some(init)) {
+            Ok(Reaped::Child(_, Status::Code(code))) => return Some(InitStatus::ExitCode(code)),
+            Ok(Reaped::Child(_, Status::Signal(signal))) => return Some(InitStatus::Signal(signal)),
+            Ok(Reaped::NoneEnded) => tokio::time::sleep(Duration::from_millis(1)).await,
+            Ok(Reaped::NoChildren) | Err(_) => return None,
         }
     }
     None

@@ -2,6 +2,7 @@
 //! closed, and the last step into a command. Every process that forks here has a single thread.
 
 use super::check;
+use crate::control::Status;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::unistd::Pid;
 use std::convert::Infallible;
@@ -215,6 +216,32 @@ pub fn adopt_descriptor(raw: RawFd) -> io::Result<OwnedFd> {
     check(unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) }.into())?;
     // SAFETY: it is open, and by contract of this function nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// What [`reap`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    Child(Pid, Status),
+    /// There are children, and none has ended.
+    NoneEnded,
+    NoChildren,
+}
+
+/// Takes an ended child of this process, without waiting: `child` alone when given. Written by hand because a
+/// child may end by any signal, real-time ones included.
+pub fn reap(child: Option<Pid>) -> io::Result<Reaped> {
+    let mut status = 0;
+    // SAFETY: `status` is an int during the call.
+    let pid = unsafe { libc::waitpid(child.map_or(-1, Pid::as_raw), &mut status, libc::WNOHANG) };
+    match check(pid.into()) {
+        Ok(0) => Ok(Reaped::NoneEnded),
+        Ok(_) if libc::WIFSIGNALED(status) => {
+            Ok(Reaped::Child(Pid::from_raw(pid), Status::Signal(libc::WTERMSIG(status))))
+        }
+        Ok(_) => Ok(Reaped::Child(Pid::from_raw(pid), Status::Code(libc::WEXITSTATUS(status)))),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Reaped::NoChildren),
+        Err(error) => Err(error),
+    }
 }
 
 /// A program with arguments and environment, in the form that execve takes.

@@ -73,10 +73,15 @@ impl Connection {
         self.send(self.current, Kind::Data, &end).unwrap();
     }
 
+    /// Starts another operation on a stream of its own.
+    pub fn start_another<T: Serialize>(&mut self, op: &str, arguments: &T) {
+        self.current += 1;
+        self.start(op, arguments);
+    }
+
     /// Runs another command on the same connection.
     pub fn run_again(&mut self, request: &ExecRequest) -> Outcome {
-        self.current += 1;
-        self.start("exec", request);
+        self.start_another("exec", request);
         self.finish_exec().unwrap()
     }
 

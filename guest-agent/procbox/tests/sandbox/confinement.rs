@@ -39,6 +39,10 @@ fn small_world() {
         sandbox.output("head -c 3 /dev/zero | wc -c; echo x > /dev/null; head -c 4 /dev/urandom | wc -c"),
         "3\n4"
     );
+    assert_eq!(
+        sandbox.output("script -qc 'tty; stty size' /dev/null").lines().next().map(str::trim_end),
+        Some("/dev/pts/0")
+    );
     assert_eq!(sandbox.output("cat /proc/self/cgroup | grep -c procbox-test || true"), "0", "group names are hidden");
     assert_eq!(sandbox.output("umask; cat /proc/kallsyms /proc/keys /proc/kcore 2>/dev/null | wc -c"), "0022\n0");
 }
@@ -112,7 +116,7 @@ fn minders() {
     for code in [0, 3, 255] {
         assert_eq!(sandbox.run(&format!("exit {code}")).status.exit_code, Some(code));
     }
-    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGUSR2] {
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGRTMAX(), libc::SIGUSR2] {
         // SIGUSR2 is how a minder tells of a kill, so the two are not told apart here.
         let expected = if signal == libc::SIGUSR2 { libc::SIGKILL } else { signal };
         assert_eq!(sandbox.run(&format!("kill -{signal} $$")).status.signal, Some(expected));

@@ -21,6 +21,9 @@ pub const CASES: &[Case] = &[
     }),
     ("no escape from Landlock alone", || try_all(Place::new().with(|config| config["isolation"] = "off".into()), &[])),
     ("no escape with a minder", || try_all(Place::new().without_v2(), &[])),
+    ("no escape for an ordinary user from Landlock alone", || {
+        try_all(Place::of_user(65534).with(|config| config["isolation"] = "off".into()), &[])
+    }),
     ("no escape for an ordinary user", || try_all(Place::of_user(65534), &[])),
 ];
 

@@ -131,6 +131,12 @@ impl Place {
         self.directory.join("files")
     }
 
+    /// Changes how many processes commands may have together.
+    pub fn set_process_limit(&self, count: u32) {
+        let limits = self.groups.iter().map(|group| group.join("work/pids.max")).filter(|limit| limit.exists());
+        limits.for_each(|limit| fs::write(limit, count.to_string()).unwrap());
+    }
+
     /// Whether any control group of the sandbox has a process.
     pub fn group_populated(&self) -> bool {
         fn populated(group: &Path) -> bool {

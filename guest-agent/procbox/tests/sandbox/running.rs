@@ -1,7 +1,7 @@
 //! Commands: how they start, run, end and are ended.
 
 use crate::Case;
-use crate::client::shell;
+use crate::client::{Heard, shell};
 use crate::fixture::Sandbox;
 use std::time::{Duration, Instant};
 use wire::ErrorCode;
@@ -20,6 +20,7 @@ pub const CASES: &[Case] = &[
     ("a daemon left behind goes on without kill_group", daemons_are_kept),
     ("1 GiB of output is counted and does not stall", endless_output),
     ("many commands run at the same time", concurrency),
+    ("256 commands run at a time and no more", most_commands),
     ("kill -9 -1 inside ends that command only", kill_everything),
     ("a fork bomb is bounded and the sandbox answers", fork_bomb),
     ("a memory hog is killed and told as such", memory_hog),
@@ -45,7 +46,7 @@ fn exit_codes_output_and_environment() {
 
 fn signals_are_told() {
     let sandbox = Sandbox::new();
-    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV] {
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGRTMAX()] {
         assert_eq!(sandbox.run(&format!("kill -{signal} $$")).status.signal, Some(signal));
     }
 }
@@ -102,7 +103,6 @@ fn timeouts() {
 }
 
 fn signal_group() {
-    use crate::client::Heard;
     use wire::frame::Kind;
     use wire::message::OpenWith;
     use wire::request::SignalRequest;
@@ -167,6 +167,27 @@ fn concurrency() {
             assert_eq!(run.join().unwrap(), number.to_string());
         }
     });
+}
+
+fn most_commands() {
+    let sandbox = Sandbox::new();
+    sandbox.place.set_process_limit(600);
+    let mut running = sandbox.connect();
+    for _ in 0..256 {
+        running.start_another("exec", &shell("echo ready; exec sleep 60"));
+    }
+    let mut ready = 0;
+    while ready < 256 {
+        match running.hear().unwrap() {
+            Heard::Data(..) => ready += 1,
+            Heard::Event => (),
+            Heard::End(_) => panic!("a command ended"),
+            Heard::Failed(fault) => panic!("{fault}"),
+        }
+    }
+    assert_eq!(sandbox.exec(shell("true")).unwrap_err().code, ErrorCode::Limit);
+    drop(running);
+    assert_eq!(sandbox.exec(shell("true")).unwrap_err().code, ErrorCode::Limit, "a closed connection ends nothing");
 }
 
 fn kill_everything() {
