@@ -62,14 +62,14 @@ export class ProcboxInstance implements Instance {
     const graceMs = Math.max(0, budgetMs - KILL_RESERVE_MS);
     if (graceMs > 0) {
       const asked = this.channel().then((channel) => channel.shutdown(graceMs));
-      await Promise.race([asked.catch(() => undefined), Bun.sleep(graceMs)]);
-      if (await waitGone(this.identity, graceMs)) return this.#finish();
+      await Promise.race([asked.catch(() => undefined), unrefSleep(graceMs)]);
+      if (await waitGone(this.identity, graceMs)) return void (await this.ended);
     }
     await signal(this.identity, "SIGKILL");
     if (!(await waitGone(this.identity, KILL_BUDGET_MS))) {
       throw new AgentError("DEADLINE_EXCEEDED", `supervisor ${this.identity.pid} did not end after SIGKILL`);
     }
-    await this.#finish();
+    await this.ended;
   }
 
   async detach(): Promise<void> {
@@ -77,10 +77,6 @@ export class ProcboxInstance implements Instance {
     const channel = await this.#channel?.catch(() => null);
     channel?.close();
     this.#channel = null;
-  }
-
-  async #finish(): Promise<void> {
-    await this.ended;
   }
 
   async #watch(): Promise<InstanceEnd> {
