@@ -77,6 +77,16 @@ impl<'a> Items<'a> {
         Self { rest: listing }
     }
 
+    /// The bytes not read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Leaves out the next `size` bytes, which must be whole items.
+    pub fn skip(&mut self, size: usize) {
+        self.rest = &self.rest[size..];
+    }
+
     fn item(&mut self) -> Option<Item<'a>> {
         match self.byte()? {
             0x93 => {

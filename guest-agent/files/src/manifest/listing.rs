@@ -1,6 +1,6 @@
-//! From a walked forest to a listing in byte order of paths, its digest, and deltas between listings.
+//! From the pieces of a walk to a listing in byte order of paths, its digest, and deltas between listings.
 
-use super::tree::{DirectoryId, Forest};
+use super::piece::{DirectoryId, Piece};
 use crate::root::CheckedPath;
 use sha2::{Digest, Sha256};
 use std::cmp::Ordering;
@@ -15,75 +15,60 @@ const HELD_BYTES_MAX: usize = 96 << 20;
 
 #[derive(Debug, Default)]
 pub struct Listing {
-    pub bytes: Vec<u8>,
-    pub entries: u64,
-    pub files: u64,
-}
-
-/// Encodes `forest`. Error `LIMIT` when the listing would be longer than `listing_max` bytes.
-pub fn assemble(forest: &Forest, listing_max: u64) -> Result<Listing, Fault> {
-    let mut listing = Listing::default();
-    let mut starts: Vec<_> = forest.starts.iter().collect();
-    starts.sort_by(|left, right| left.path.cmp(&right.path));
-    for start in starts {
-        let entry = Entry {
-            path: &start.path,
-            kind: EntryKind::Directory,
-            fingerprint: &[],
-            size: 0,
-            mode: start.mode.into(),
-            uid: start.uid,
-            gid: start.gid,
-        };
-        listing.push(&entry);
-        let root: &[u8] = if start.path == b"/" { b"" } else { &start.path };
-        listing.push_content(forest, start.content, root.to_vec(), listing_max)?;
-    }
-    Ok(listing)
+    bytes: Vec<u8>,
+    /// Some boundaries between entries, ascending.
+    marks: Vec<usize>,
+    entries: u64,
+    files: u64,
 }
 
 impl Listing {
-    fn push(&mut self, entry: &Entry<'_>) {
-        entry.encode(&mut self.bytes);
-        self.entries += 1;
-        self.files += u64::from(entry.kind == EntryKind::Regular);
+    /// Puts the pieces of a walk together: `starts`, sorted by path, each followed by its content, which is the piece
+    /// of the same index. Error `LIMIT` when the listing would be longer than `listing_max` bytes.
+    pub fn assemble(starts: Vec<Piece>, mut pieces: Vec<Piece>, listing_max: u64) -> Result<Self, Fault> {
+        let size: usize = starts.iter().chain(&pieces).map(|piece| piece.bytes.len()).sum();
+        if size as u64 > listing_max {
+            return Err(too_long(listing_max));
+        }
+        let mut listing = Self { bytes: Vec::with_capacity(size), ..Self::default() };
+        for (content, start) in starts.into_iter().enumerate() {
+            listing.take(&start, 0, start.bytes.len());
+            listing.count(&start);
+            listing.push_content(&mut pieces, content as DirectoryId);
+        }
+        Ok(listing)
     }
 
-    fn push_content(&mut self, forest: &Forest, top: DirectoryId, mut path: Vec<u8>, max: u64) -> Result<(), Fault> {
-        let open = |id: DirectoryId, length| {
-            let directory = &forest.directories[id as usize];
-            (directory, directory.order().into_iter(), length)
-        };
-        let mut stack = vec![open(top, path.len())];
-        while let Some((directory, order, length)) = stack.last_mut() {
-            path.truncate(*length);
-            let Some((index, content)) = order.next() else {
+    /// Appends a directory's piece with the pieces of what lies inside it, which are used up.
+    fn push_content(&mut self, pieces: &mut [Piece], top: DirectoryId) {
+        let mut open = |id: DirectoryId| (std::mem::take(&mut pieces[id as usize]), 0, 0);
+        let mut stack = vec![open(top)];
+        while let Some((piece, cut, position)) = stack.last_mut() {
+            let Some((at, inside)) = piece.cuts.get(*cut).copied() else {
+                self.take(piece, *position, piece.bytes.len());
+                self.count(piece);
                 stack.pop();
                 continue;
             };
-            let record = &directory.records[index as usize];
-            path.push(b'/');
-            path.extend_from_slice(directory.names.bytes(record.name));
-            if content {
-                let inside = record.inside.expect("only directories that were entered have content");
-                let length = path.len();
-                stack.push(open(inside, length));
-                continue;
-            }
-            self.push(&Entry {
-                path: &path,
-                kind: record.kind,
-                fingerprint: record.fingerprint.bytes(),
-                size: record.size,
-                mode: record.mode.into(),
-                uid: record.uid,
-                gid: record.gid,
-            });
-            if self.bytes.len() as u64 > max {
-                return Err(too_long(max));
-            }
+            self.take(piece, *position, at);
+            (*cut, *position) = (*cut + 1, at);
+            stack.push(open(inside));
         }
-        Ok(())
+    }
+
+    /// Appends a piece's bytes from one boundary between entries to another.
+    fn take(&mut self, piece: &Piece, from: usize, to: usize) {
+        let offset = self.bytes.len();
+        let first = piece.marks.partition_point(|mark| *mark <= from);
+        let inner = piece.marks[first..].iter().take_while(|mark| **mark < to);
+        self.marks.extend(inner.map(|mark| mark - from + offset));
+        self.bytes.extend_from_slice(&piece.bytes[from..to]);
+        self.marks.push(self.bytes.len());
+    }
+
+    fn count(&mut self, piece: &Piece) {
+        self.entries += piece.entries;
+        self.files += piece.files;
     }
 }
 
@@ -139,7 +124,7 @@ impl Listings {
         let base = self.held.iter().find(|held| Some(held.digest.as_slice()) == base && held.covers(&starts));
         if let Some(base) = base {
             summary.delta = true;
-            (self.delta, summary.unchanged) = difference(&base.bytes, &listing.bytes, &starts)?;
+            (self.delta, summary.unchanged) = difference(&base.bytes, &listing, &starts)?;
         }
         self.hold(Held { digest, starts, bytes: listing.bytes });
         let answer = if summary.delta { &self.delta } else { &self.held[0].bytes };
@@ -160,57 +145,80 @@ impl Listings {
 }
 
 /// How `new`, a listing of `starts`, differs from `old` there, and how many regular files are the same in both.
-fn difference(old: &[u8], new: &[u8], starts: &[CheckedPath]) -> Result<(Vec<u8>, u64), Fault> {
+fn difference(old: &[u8], new: &Listing, starts: &[CheckedPath]) -> Result<(Vec<u8>, u64), Fault> {
     let mut delta = Vec::new();
-    let mut unchanged = 0;
+    let mut changed = 0;
     let starts: Vec<Vec<u8>> = starts.iter().map(CheckedPath::absolute).collect();
     let mut olds = Items::new(old);
-    let mut news = Items::new(new);
-    let (mut was, mut is) = (next_within(&mut olds, &starts)?, next(&mut news)?);
+    let mut news = Items::new(&new.bytes);
     loop {
+        skip_same(&mut olds, &mut news, new);
+        let was = peek_within(&mut olds, &starts)?;
+        let is = peek(&news)?;
         let order = match (&was, &is) {
-            (None, None) => return Ok((delta, unchanged)),
+            (None, None) => return Ok((delta, new.files - changed)),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some(old), Some(new)) => old.path.cmp(new.path),
         };
         let before = was.as_ref().filter(|_| order != Ordering::Greater);
         let now = is.as_ref().filter(|_| order != Ordering::Less);
-        if let (Some(before), Some(now)) = (before, now) {
-            unchanged += u64::from(has_same_content(before, now));
-        }
+        changed += u64::from(now.is_some_and(|now| is_regular(now) && !has_content_of(now, before)));
         if let Some(either) = now.or(before).filter(|_| now != before) {
             encode_difference(either.path, now, before, &mut delta);
         }
         if order != Ordering::Greater {
-            was = next_within(&mut olds, &starts)?;
+            olds.next();
         }
         if order != Ordering::Less {
-            is = next(&mut news)?;
+            news.next();
         }
     }
 }
 
-fn has_same_content(before: &Entry<'_>, now: &Entry<'_>) -> bool {
-    let regular = before.kind == EntryKind::Regular && now.kind == EntryKind::Regular;
-    regular && before.fingerprint == now.fingerprint
+/// Skips blocks of equal bytes. They hold the same entries, since an encoding says itself where it ends, and what `new`
+/// lists is never outside of what is compared.
+fn skip_same(olds: &mut Items<'_>, news: &mut Items<'_>, new: &Listing) {
+    let mut next_mark = {
+        let position = new.bytes.len() - news.rest().len();
+        new.marks.partition_point(|mark| *mark <= position)
+    };
+    while let Some(mark) = new.marks.get(next_mark) {
+        let position = new.bytes.len() - news.rest().len();
+        let block = mark - position;
+        if olds.rest().get(..block) != Some(&news.rest()[..block]) {
+            return;
+        }
+        olds.skip(block);
+        news.skip(block);
+        next_mark += 1;
+    }
 }
 
-fn next<'a>(items: &mut Items<'a>) -> Result<Option<Entry<'a>>, Fault> {
-    match items.next().transpose()? {
+fn is_regular(entry: &Entry<'_>) -> bool {
+    entry.kind == EntryKind::Regular
+}
+
+fn has_content_of(now: &Entry<'_>, before: Option<&Entry<'_>>) -> bool {
+    before.is_some_and(|before| is_regular(before) && before.fingerprint == now.fingerprint)
+}
+
+fn peek<'a>(items: &Items<'a>) -> Result<Option<Entry<'a>>, Fault> {
+    match items.clone().next().transpose()? {
         Some((Item::Present(entry), _)) => Ok(Some(entry)),
         Some((Item::Different { .. }, _)) => Err(Fault::new(ErrorCode::Internal, "a listing with a difference in it")),
         None => Ok(None),
     }
 }
 
-/// The next entry at or below one of `starts`.
-fn next_within<'a>(items: &mut Items<'a>, starts: &[Vec<u8>]) -> Result<Option<Entry<'a>>, Fault> {
+/// The next entry at or below one of `starts`; those before it are dropped.
+fn peek_within<'a>(items: &mut Items<'a>, starts: &[Vec<u8>]) -> Result<Option<Entry<'a>>, Fault> {
     loop {
-        let entry = next(items)?;
+        let entry = peek(items)?;
         if entry.is_none_or(|entry| starts.iter().any(|start| is_within(entry.path, start))) {
             return Ok(entry);
         }
+        items.next();
     }
 }
 
@@ -223,10 +231,10 @@ mod tests {
     use super::*;
 
     fn listing(files: &[(&str, u8)]) -> Listing {
-        let mut listing = Listing::default();
+        let mut piece = Piece::default();
         for (path, content) in files {
             let fingerprint = [*content; 32];
-            listing.push(&Entry {
+            piece.push(&Entry {
                 path: path.as_bytes(),
                 kind: EntryKind::Regular,
                 fingerprint: &fingerprint,
@@ -236,7 +244,11 @@ mod tests {
                 gid: 0,
             });
         }
-        listing
+        whole(piece)
+    }
+
+    fn whole(piece: Piece) -> Listing {
+        Listing::assemble(vec![piece], vec![Piece::default()], u64::MAX).unwrap()
     }
 
     fn starts(paths: &[&str]) -> Vec<CheckedPath> {
@@ -287,8 +299,9 @@ mod tests {
             gid: 0,
         };
         let (_, first) = listings.answer(listing(&[("/a", 1)]), starts(&["/"]), None).unwrap();
-        let mut second = Listing::default();
-        second.push(&entry);
+        let mut piece = Piece::default();
+        piece.push(&entry);
+        let second = whole(piece);
         let (delta, summary) = listings.answer(second, starts(&["/"]), Some(&first.digest)).unwrap();
         assert_eq!((marks(delta), summary.unchanged), (vec!["*/a".to_string()], 1));
         let Item::Different { now, before, .. } = Items::new(delta).next().unwrap().unwrap().0 else { panic!() };

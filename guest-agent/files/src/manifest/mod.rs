@@ -3,13 +3,13 @@
 
 mod cache;
 mod listing;
-mod tree;
+mod piece;
 mod walk;
 mod writers;
 
 use crate::root::{Root, starting_points};
 use cache::Cache;
-use listing::Listings;
+use listing::{Listing, Listings};
 use serde_bytes::ByteBuf;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
@@ -60,7 +60,7 @@ impl Manifests {
         let limits = walk::Limits { files_max: request.files_max, listing_max: request.listing_max };
         let walked = walk::walk(&self.root, &starts, &self.cache, limits, self.threads, cancel)?;
         self.report = walked.report;
-        let listing = listing::assemble(&walked.forest, request.listing_max)?;
+        let listing = Listing::assemble(walked.starts, walked.pieces, request.listing_max)?;
         self.cache.learn(walked.learned, walked.generation);
         let (answer, summary) = self.listings.answer(listing, starts, request.base.as_deref().map(Vec::as_slice))?;
         out.write_all(answer).map_err(|_| Fault::new(ErrorCode::Cancelled, "nobody reads the listing"))?;

@@ -4,7 +4,7 @@
 use super::WalkReport;
 use super::cache::{Cache, Cursor, FileId, Known, Learned, Sha256, Stamp};
 use super::listing::too_long;
-use super::tree::{Directory, DirectoryId, Fingerprint, Forest, Name, Names, Record, Start};
+use super::piece::{DirectoryId, Fingerprint, Name, Names, Piece, Record};
 use super::writers::{has_no_writer, stamps_changes};
 use crate::errno::describe;
 use crate::root::{CheckedPath, Root, resolve_at};
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
-use wire::entry::EntryKind;
+use wire::entry::{Entry, EntryKind};
 use wire::limits::PATH_MAX;
 use wire::{ErrorCode, Fault};
 
@@ -38,7 +38,10 @@ pub struct Limits {
 }
 
 pub struct Walked {
-    pub forest: Forest,
+    /// The starting points themselves; the content of each is the piece of the same index.
+    pub starts: Vec<Piece>,
+    /// By directory.
+    pub pieces: Vec<Piece>,
     pub learned: Vec<Learned>,
     pub generation: u32,
     pub report: WalkReport,
@@ -66,7 +69,6 @@ pub fn walk(
         listing_bytes: AtomicU64::new(0),
         state: Mutex::new(State::default()),
         changed: Condvar::new(),
-        found: Mutex::new(Vec::new()),
     };
     for anchor in 0..walk.anchors.len() {
         let id = walk.new_directory();
@@ -79,11 +81,12 @@ pub fn walk(
         let own = walk.work();
         others.into_iter().map(|thread| thread.join().expect("a walker panicked")).chain([own]).collect()
     });
-    walk.finish(starts, finds)
+    walk.finish(finds)
 }
 
 /// A starting point, open.
 struct Anchor {
+    path: Vec<u8>,
     directory: OwnedFd,
     stat: Statx,
     /// Whether fingerprints of this file system may be remembered.
@@ -95,7 +98,24 @@ impl Anchor {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let directory = root.open(path, flags).map_err(|errno| path.fault(why_not(root, path, errno), "walk"))?;
         let stat = look(directory.as_fd(), c"").map_err(|errno| path.fault(errno, "walk"))?;
-        Ok(Self { remember: stamps_changes(&directory), directory, stat })
+        Ok(Self { path: path.absolute(), remember: stamps_changes(&directory), directory, stat })
+    }
+}
+
+impl Anchor {
+    /// The entry of the starting point itself.
+    fn piece(&self) -> Piece {
+        let mut piece = Piece::default();
+        piece.push(&Entry {
+            path: &self.path,
+            kind: EntryKind::Directory,
+            fingerprint: &[],
+            size: 0,
+            mode: (self.stat.stx_mode & 0o7777).into(),
+            uid: self.stat.stx_uid,
+            gid: self.stat.stx_gid,
+        });
+        piece
     }
 }
 
@@ -121,8 +141,17 @@ struct Listed {
     anchor: usize,
     path: Vec<u8>,
     descriptor: OwnedFd,
-    names: Arc<Names>,
+    names: Names,
     entries: Vec<Named>,
+    /// What was made of the entries so far, by everyone who looks at a part of them.
+    records: Mutex<Records>,
+}
+
+#[derive(Default)]
+struct Records {
+    found: Vec<Record>,
+    /// Entries looked at, whether they were still there or not.
+    looked_at: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -140,16 +169,10 @@ struct State {
     failed: Option<Fault>,
 }
 
-/// Entries of one directory, all or some of them.
-struct Found {
-    directory: DirectoryId,
-    names: Arc<Names>,
-    records: Vec<Record>,
-}
-
-/// What one thread has found, beside the records.
+/// What one thread has found.
 #[derive(Default)]
 struct Finds {
+    pieces: Vec<(DirectoryId, Piece)>,
     learned: Vec<Learned>,
     report: WalkReport,
 }
@@ -172,7 +195,6 @@ struct Walk<'a> {
     listing_bytes: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
-    found: Mutex<Vec<Found>>,
 }
 
 impl Walk<'_> {
@@ -236,7 +258,7 @@ impl Walk<'_> {
     fn enter(&self, id: DirectoryId, anchor: usize, path: Vec<u8>, scratch: &mut Scratch) -> Result<(), Fault> {
         let Some(descriptor) = self.open_directory(anchor, &path)? else { return Ok(()) };
         let (names, entries) = self.read_directory(anchor, &path, descriptor.as_fd())?;
-        let listed = Arc::new(Listed { id, anchor, path, descriptor, names: Arc::new(names), entries });
+        let listed = Arc::new(Listed { id, anchor, path, descriptor, names, entries, records: Mutex::default() });
         let count = listed.entries.len();
         let later = (CHUNK_ENTRIES..count).step_by(CHUNK_ENTRIES);
         let later = later.map(|start| Task::Look(listed.clone(), start..count.min(start + CHUNK_ENTRIES)));
@@ -298,7 +320,8 @@ impl Walk<'_> {
     }
 
     fn look_at(&self, listed: &Arc<Listed>, range: std::ops::Range<usize>, scratch: &mut Scratch) -> Result<(), Fault> {
-        let mut records = Vec::with_capacity(range.len());
+        let count = range.len();
+        let mut records = Vec::with_capacity(count);
         let mut inner = Vec::new();
         let mut files = 0;
         for named in &listed.entries[range] {
@@ -329,9 +352,23 @@ impl Walk<'_> {
         if !inner.is_empty() {
             self.add_tasks(inner);
         }
-        let found = Found { directory: listed.id, names: listed.names.clone(), records };
-        self.found.lock().expect("a walker panicked").push(found);
+        let mut all = listed.records.lock().expect("a walker panicked");
+        all.found.append(&mut records);
+        all.looked_at += count;
+        if all.looked_at == listed.entries.len() {
+            let path = self.absolute(listed.anchor, &listed.path);
+            scratch.finds.pieces.push((listed.id, Piece::encode(&path, &listed.names, &all.found)));
+        }
         Ok(())
+    }
+
+    fn absolute(&self, anchor: usize, path: &[u8]) -> Vec<u8> {
+        let start = &self.anchors[anchor].path;
+        match path {
+            [] => start.clone(),
+            _ if start == b"/" => [b"/", path].concat(),
+            _ => [start, &b"/"[..], path].concat(),
+        }
     }
 
     /// What one entry is, or `None` when it is gone. `inside` is set, to any value, on a directory to enter.
@@ -484,30 +521,23 @@ impl Walk<'_> {
         Fault::new(ErrorCode::WalkFailed, format!("walk {below}{which}: {}", describe(errno)))
     }
 
-    fn finish(self, starts: &[CheckedPath], finds: Vec<Finds>) -> Result<Walked, Fault> {
+    fn finish(self, finds: Vec<Finds>) -> Result<Walked, Fault> {
         let state = self.state.into_inner().expect("a walker panicked");
         if let Some(fault) = state.failed {
             return Err(fault);
         }
-        let mut forest = Forest::default();
-        forest.directories.resize_with(state.directories as usize, Directory::default);
-        for found in self.found.into_inner().expect("a walker panicked") {
-            let directory = &mut forest.directories[found.directory as usize];
-            directory.names = found.names;
-            directory.records.extend(found.records);
-        }
-        for (content, (path, anchor)) in starts.iter().zip(&self.anchors).enumerate() {
-            forest.starts.push(Start {
-                path: path.absolute(),
-                mode: anchor.stat.stx_mode & 0o7777,
-                uid: anchor.stat.stx_uid,
-                gid: anchor.stat.stx_gid,
-                content: content as DirectoryId,
-            });
-        }
-        let mut walked =
-            Walked { forest, learned: Vec::new(), generation: self.generation, report: WalkReport::default() };
+        let mut walked = Walked {
+            starts: self.anchors.iter().map(Anchor::piece).collect(),
+            pieces: Vec::new(),
+            learned: Vec::new(),
+            generation: self.generation,
+            report: WalkReport::default(),
+        };
+        walked.pieces.resize_with(state.directories as usize, Piece::default);
         for mut find in finds {
+            for (directory, piece) in find.pieces {
+                walked.pieces[directory as usize] = piece;
+            }
             walked.learned.append(&mut find.learned);
             walked.report.hashed += find.report.hashed;
             walked.report.known += find.report.known;

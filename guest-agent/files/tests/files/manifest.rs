@@ -262,6 +262,37 @@ fn a_store_through_an_old_mapping_is_seen() {
     assert_eq!(after, look_afresh(&tree.path));
 }
 
+#[test]
+fn deltas_of_trees_with_many_blocks() {
+    let tree = Tree::new();
+    for number in 0..4000 {
+        tree.write(&format!("d{}/{number}", number % 7), number.to_string());
+    }
+    let mut manifests = manifests(&tree);
+    let mut random = Random(3);
+    let (bytes, mut summary) = run(&mut manifests, &request(&["/"])).unwrap();
+    let mut host = read_listing(&bytes);
+    for round in 0..10 {
+        for _ in 0..random.below(6) {
+            let (directory, number) = (random.below(7), random.below(9000));
+            let path = format!("d{directory}/{number}");
+            match random.below(3) {
+                0 => drop(std::fs::remove_file(tree.path.join(path))),
+                1 => drop(std::fs::rename(tree.path.join(path), tree.path.join(format!("d0/{round}-moved")))),
+                _ => tree.write(&path, "changed"),
+            }
+        }
+        let before = host.clone();
+        let request = ManifestRequest { base: Some(summary.digest), ..request(&["/"]) };
+        let bytes;
+        (bytes, summary) = run(&mut manifests, &request).unwrap();
+        apply_delta(&mut host, &bytes);
+        assert_eq!(host, look_afresh(&tree.path), "round {round}");
+        let same = host.iter().filter(|(path, now)| now.kind == 0 && before.get(*path) == Some(now)).count();
+        assert_eq!(summary.unchanged, same as u64);
+    }
+}
+
 /// A small generator, so that a failure can be repeated.
 struct Random(u64);
 
