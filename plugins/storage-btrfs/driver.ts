@@ -1,5 +1,6 @@
 // Volumes as subvolumes of the pool. A volume's name is its subvolume's name, its bound is the subvolume's quota; the
-// file system itself is the record of both, so nothing has to be kept in step with it.
+// file system itself is the record of both, so nothing has to be kept in step with it. Bounds may add up to more than
+// the pool: one volume cannot fill it, several together can, and new ones are then refused.
 import { lstat } from "node:fs/promises";
 import { join } from "node:path";
 import {
@@ -24,8 +25,13 @@ import { type OpenPool, Pool } from "./pool.ts";
 const RESOURCE_KIND = "btrfs-volume";
 const SUBVOLUME_ROOT_INODE = 256;
 const ROOT_MODE = 0o700;
-/** A new volume is refused when the pool has less than this: its first files should still find room. */
-const FREE_MIN_BYTES = 32 * 1024 * 1024;
+/**
+ * A new volume is refused when less than this share of the pool is free: btrfs takes space in groups of up to a tenth of
+ * the file system, so the last tenth may not be there for the files of a new volume.
+ */
+const FREE_SHARE_MIN = 0.1;
+/** A volume is bounded by this share of the pool whatever was asked for, so that none can fill the pool alone. */
+const POOL_SHARE_MAX = 0.5;
 /** Space of deleted volumes comes back late, so a full pool is swept and looked at again. */
 const FULL_ATTEMPTS = 4;
 const FULL_PAUSE_MS = 250;
@@ -85,12 +91,13 @@ export class BtrfsStorage implements Storage {
     }
     this.#making.add(name);
     try {
-      await this.#admit(pool);
+      const { totalBytes } = await this.#admit(pool);
+      const limitBytes = Math.min(capBytes, Math.floor(totalBytes * POOL_SHARE_MAX));
       const { simpleQuota } = pool;
-      const subvolume = { parent: pool.path, name, limitBytes: capBytes, simpleQuota, mode: ROOT_MODE, uid, gid };
+      const subvolume = { parent: pool.path, name, limitBytes, simpleQuota, mode: ROOT_MODE, uid, gid };
       const resource = { kind: RESOURCE_KIND, name, data: { pool: pool.uuid } };
       await resources.acquire(resource, () => make(subvolume));
-      return volumeOf(pool, name, capBytes);
+      return volumeOf(pool, name, limitBytes);
     } catch (error) {
       throw asHostFailure(error, "the workspace could not be made");
     } finally {
@@ -98,10 +105,11 @@ export class BtrfsStorage implements Storage {
     }
   }
 
-  async #admit(pool: OpenPool): Promise<void> {
+  /** Rejects with `HOST_FULL` when the pool has no room for another volume. */
+  async #admit(pool: OpenPool): Promise<{ totalBytes: number }> {
     for (let attempt = 1; ; attempt += 1) {
-      const { availableBytes } = await fileSystemFacts(pool.path);
-      if (availableBytes >= FREE_MIN_BYTES) return;
+      const { totalBytes, availableBytes } = await fileSystemFacts(pool.path);
+      if (availableBytes >= totalBytes * FREE_SHARE_MIN) return { totalBytes };
       if (attempt === FULL_ATTEMPTS) throw new AgentError("HOST_FULL", "the workspace pool is full");
       await sweepQuotaGroups(pool.path);
       await Bun.sleep(FULL_PAUSE_MS);
