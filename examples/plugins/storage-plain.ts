@@ -76,7 +76,11 @@ class PlainStorage implements Storage {
   async close(): Promise<void> {}
 
   /** Makes a volume inside its journal row: if anything fails from here on, the row is there and releases it. */
-  async #make(request: VolumeRequest, resources: ResourceScope, fill: (path: string) => Promise<void>): Promise<Volume> {
+  async #make(
+    request: VolumeRequest,
+    resources: ResourceScope,
+    fill: (path: string) => Promise<void>,
+  ): Promise<Volume> {
     const { name, capBytes } = request;
     const path = this.#pathOf(name);
     if (await exists(path)) throw new AgentError("SANDBOX_EXISTS", `there is a volume called ${name}`);

@@ -51,7 +51,11 @@ export class FakeBackend implements Backend {
     await Bun.sleep(spec.launch_delay_ms);
     const path = join(request.instanceDir, `${request.shortName}.fake`);
     const identity = await agentIdentity();
-    const marker: Resource = { kind: MARKER_KIND, name: request.shortName, data: { path, fail: spec.fail_at === "release" } };
+    const marker: Resource = {
+      kind: MARKER_KIND,
+      name: request.shortName,
+      data: { path, fail: spec.fail_at === "release" },
+    };
     await request.resources.acquire(marker, () => writeFile(path, JSON.stringify(identity), { mode: 0o600 }));
     if (spec.fail_at === "launch") throw new AgentError("LAUNCH_FAILED", "fake: failed at launch, as asked");
     return new FakeInstance(spec, identity, path, request.volume);

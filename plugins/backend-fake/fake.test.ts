@@ -35,7 +35,10 @@ function scope(): ResourceScope & { readonly rows: Resource[] } {
   };
 }
 
-async function requestFor(fake: FakeBackend, request: JsonObject): Promise<LaunchRequest & { resources: ReturnType<typeof scope> }> {
+async function requestFor(
+  fake: FakeBackend,
+  request: JsonObject,
+): Promise<LaunchRequest & { resources: ReturnType<typeof scope> }> {
   const { spec, volumeCapBytes } = await fake.plan(request);
   const directory = await mkdtemp(join(root, "i-"));
   return {

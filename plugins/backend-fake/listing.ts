@@ -66,7 +66,7 @@ async function hash(host: Buffer): Promise<Uint8Array> {
   const file = await open(host, constants.O_RDONLY | constants.O_NOFOLLOW);
   try {
     const buffer = new Uint8Array(READ_CHUNK_BYTES);
-    for (let read = -1; read !== 0; ) {
+    for (let read = -1; read !== 0;) {
       read = (await file.read(buffer, 0, buffer.length)).bytesRead;
       hasher.update(buffer.subarray(0, read));
     }

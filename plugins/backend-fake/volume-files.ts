@@ -85,7 +85,7 @@ export function componentsOf(path: Uint8Array): Buffer[] {
   const bytes = Buffer.from(path);
   if (bytes[0] !== SLASH || bytes.length > PATH_MAX_BYTES || bytes.includes(0)) throw new AgentError("PATH_INVALID");
   const names: Buffer[] = [];
-  for (let start = 1; start <= bytes.length; ) {
+  for (let start = 1; start <= bytes.length;) {
     const slash = bytes.indexOf(SLASH, start);
     const end = slash < 0 ? bytes.length : slash;
     const name = bytes.subarray(start, end);

@@ -21,7 +21,8 @@ export function parseHeader(output: Uint8Array): Header {
   const end = output.subarray(0, HEADER_MAX_BYTES).indexOf(NEWLINE);
   const line = Buffer.from(output.subarray(0, Math.max(end, 0))).toString("latin1");
   const [, mode, encoding] = /^(sha256|stat) (base64|hex)$/.exec(line) ?? [];
-  if (mode === undefined || encoding === undefined) throw new AgentError("WALK_FAILED", "the guest's answer is no listing");
+  if (mode === undefined || encoding === undefined)
+    throw new AgentError("WALK_FAILED", "the guest's answer is no listing");
   return { mode: mode as FingerprintMode, encoding: encoding as Header["encoding"], bodyAt: end + 1 };
 }
 
@@ -37,7 +38,9 @@ export async function readFields(
   let text = "";
   let rest = Buffer.alloc(0);
   for (let at = bodyAt; at < output.length; at += SLICE_BYTES) {
-    text += Buffer.from(output.subarray(at, at + SLICE_BYTES)).toString("latin1").replace(/\s+/g, "");
+    text += Buffer.from(output.subarray(at, at + SLICE_BYTES))
+      .toString("latin1")
+      .replace(/\s+/g, "");
     const whole = text.length - (text.length % unit);
     rest = takeFields(Buffer.concat([rest, Buffer.from(text.slice(0, whole), encoding)]), take);
     text = text.slice(whole);
@@ -52,6 +55,7 @@ function takeFields(bytes: Buffer<ArrayBuffer>, take: (field: Buffer) => void): 
     start = end + 1;
   }
   const rest = bytes.subarray(start);
-  if (rest.length > FIELD_MAX_BYTES) throw new AgentError("WALK_FAILED", "the guest's listing has a field without an end");
+  if (rest.length > FIELD_MAX_BYTES)
+    throw new AgentError("WALK_FAILED", "the guest's listing has a field without an end");
   return rest;
 }

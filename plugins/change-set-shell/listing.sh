@@ -56,27 +56,28 @@ list_portable() {
     mode=$1
     shift
     set -f
+    fail() { echo "cannot list $path" >&2; exit 1; }
     fields_of_ls() { perms=$1 uid=$3 gid=$4 size=$5; }
     for path do
       type=o extra= time=0
       if [ -h "$path" ]; then
         type=l
-        extra=$(readlink "$path" && printf x) || exit 1
+        extra=$(readlink "$path" && printf x) || fail
         extra=${extra%?x}
       elif [ -d "$path" ]; then
         type=d
-        [ -r "$path" ] && [ -x "$path" ] || exit 1
+        [ -r "$path" ] && [ -x "$path" ] || fail
       elif [ -f "$path" ]; then
         type=f
         [ -r "$path" ] || type=u
         if [ $mode = stat ]; then
-          time=$(stat -c %Y "$path") || exit 1
+          time=$(stat -c %Y "$path") || fail
         elif [ $type = f ]; then
-          extra=$(sha256sum <"$path") || exit 1
+          extra=$(sha256sum <"$path") || fail
           extra=${extra%% *}
         fi
       fi
-      line=$(ls -ldn "$path") || exit 1
+      line=$(ls -ldn "$path") || fail
       fields_of_ls $line
       printf "%s %s %s %s %s %s %s\0%s\0" $type $size $perms $uid $gid $time "$path" "$extra"
     done' sh $mode {} + || return

@@ -1,7 +1,13 @@
 // The shell method: runs the listing script over the guest channel and turns what it prints into a listing.
 import { limits } from "../../src/config/limits.ts";
 import type { ChangeSetMethod, FingerprintMode } from "../../src/contracts/change-set.ts";
-import type { ExecResult, GuestChannel, ManifestRequest, ManifestSink, ManifestSummary } from "../../src/contracts/channel.ts";
+import type {
+  ExecResult,
+  GuestChannel,
+  ManifestRequest,
+  ManifestSink,
+  ManifestSummary,
+} from "../../src/contracts/channel.ts";
 import { ListingDigest } from "../../src/contracts/listing.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import type { ErrorCode } from "../../src/errors/catalogue.ts";
@@ -86,7 +92,9 @@ function incomplete(result: ExecResult): AgentError {
 
 function complaint(result: ExecResult): string {
   const [line = ""] = Buffer.from(result.stderr).toString("latin1").split("\n", 1);
-  return line === "" ? `the listing script ended with ${result.exitCode ?? `signal ${result.signal}`}` : printable(line);
+  return line === ""
+    ? `the listing script ended with ${result.exitCode ?? `signal ${result.signal}`}`
+    : printable(line);
 }
 
 function filesIn(found: readonly Found[]): number {

@@ -26,7 +26,9 @@ function shortestForm(path: Uint8Array): Buffer {
 
 function isWithin(path: Buffer, ancestor: Buffer): boolean {
   if (path.equals(ancestor) || ancestor.length === 1) return true;
-  return path.length > ancestor.length && path.subarray(0, ancestor.length + 1).equals(Buffer.concat([ancestor, SLASH]));
+  return (
+    path.length > ancestor.length && path.subarray(0, ancestor.length + 1).equals(Buffer.concat([ancestor, SLASH]))
+  );
 }
 
 const SLASH = Buffer.from("/");

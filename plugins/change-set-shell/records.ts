@@ -125,7 +125,7 @@ function parseMode(text: string): number {
   const marks = /^.([r-])([w-])([xsS-])([r-])([w-])([xsS-])([r-])([w-])([xtT-])[.+@]?$/.exec(text)?.slice(1);
   if (marks === undefined) throw malformed();
   return marks.reduce((mode, mark, index) => {
-    const special = "sStT".includes(mark) ? SPECIAL_BITS[index] ?? 0 : 0;
+    const special = "sStT".includes(mark) ? (SPECIAL_BITS[index] ?? 0) : 0;
     const plain = mark !== "-" && mark !== "S" && mark !== "T" ? 0o400 >> index : 0;
     return mode | special | plain;
   }, 0);

@@ -35,7 +35,13 @@ async function execute(
   request: ExecRequest,
 ): Promise<ExecResult> {
   const user = uid === undefined ? {} : { uid, gid: uid };
-  const child = Bun.spawn([...shell, request.command ?? ""], { env, cwd: "/", stdin: "ignore", stderr: "pipe", ...user });
+  const child = Bun.spawn([...shell, request.command ?? ""], {
+    env,
+    cwd: "/",
+    stdin: "ignore",
+    stderr: "pipe",
+    ...user,
+  });
   const [stdout, stderr] = await Promise.all([bytesOf(child.stdout), bytesOf(child.stderr)]);
   const exitCode = await child.exited;
   return {

@@ -10,9 +10,13 @@ const dataplane: Dataplane = {
 
   async attach(request) {
     if (request.mode === "none") return;
-    throw new AgentError("CAPABILITY_MISSING", `network mode ${request.mode} needs a dataplane, and this host has none`, {
-      details: { capability: "dataplane" },
-    });
+    throw new AgentError(
+      "CAPABILITY_MISSING",
+      `network mode ${request.mode} needs a dataplane, and this host has none`,
+      {
+        details: { capability: "dataplane" },
+      },
+    );
   },
 
   // Without an interface there is no packet, so every policy holds.

@@ -19,7 +19,10 @@ const planCases: readonly ConformanceCase<BackendContext>[] = [
       const plan = await backend.plan(fixture.request);
       check(Number.isInteger(plan.vcpus) && plan.vcpus >= 1, `vcpus is ${plan.vcpus}`);
       check(Number.isInteger(plan.memoryMib) && plan.memoryMib >= 1, `memoryMib is ${plan.memoryMib}`);
-      check(Number.isInteger(plan.volumeCapBytes) && plan.volumeCapBytes >= 1, `volumeCapBytes is ${plan.volumeCapBytes}`);
+      check(
+        Number.isInteger(plan.volumeCapBytes) && plan.volumeCapBytes >= 1,
+        `volumeCapBytes is ${plan.volumeCapBytes}`,
+      );
       check(typeof plan.isolation === "string" && plan.isolation !== "", "isolation is empty");
       for (const lease of plan.leases) check(LEASE_KINDS.has(lease), `unknown lease ${lease}`);
       equal(JSON.parse(JSON.stringify(plan.spec)) as JsonObject, plan.spec, "the spec as JSON");
@@ -39,18 +42,20 @@ const planCases: readonly ConformanceCase<BackendContext>[] = [
   {
     name: "plan: hostile values give a plan or an AgentError, never another fault",
     async run({ backend, fixture }) {
-      const hostile: JsonObject[] = Object.keys({ ...fixture.request, memory_mib: 1, vcpus: 1, name: 1 }).flatMap((key) =>
-        [null, -1, 1e308, "x".repeat(100_000), [[[]]], { __proto__: { a: 1 } }].map((value) => ({
-          ...fixture.request,
-          [key]: value,
-        })),
+      const hostile: JsonObject[] = Object.keys({ ...fixture.request, memory_mib: 1, vcpus: 1, name: 1 }).flatMap(
+        (key) =>
+          [null, -1, 1e308, "x".repeat(100_000), [[[]]], { __proto__: { a: 1 } }].map((value) => ({
+            ...fixture.request,
+            [key]: value,
+          })),
       );
       for (const request of hostile) {
         const planned = await backend.plan(request).then(
           () => null,
           (error: unknown) => error,
         );
-        if (planned !== null) await failureOf(Promise.reject(planned), `plan of ${JSON.stringify(request).slice(0, 80)}`);
+        if (planned !== null)
+          await failureOf(Promise.reject(planned), `plan of ${JSON.stringify(request).slice(0, 80)}`);
       }
     },
   },
@@ -87,7 +92,11 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
         const end = await Promise.race([instance.ended, Bun.sleep(STOP_GRACE_MS).then(() => null)]);
         check(end !== null && end.reason !== "", "`ended` did not resolve with a reason");
         check(await busy, "the command that was cut reported success");
-        await rejectsWith(instance.channel().then((late) => late.ping()), ["SANDBOX_GONE"], "a channel after the end");
+        await rejectsWith(
+          instance.channel().then((late) => late.ping()),
+          ["SANDBOX_GONE"],
+          "a channel after the end",
+        );
         await instance.stop(STOP_BUDGET_MS);
       });
     },
@@ -109,7 +118,11 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
         await station.journal.releaseAll();
         const adopt = context.backend.adopt;
         if (adopt === undefined) return;
-        equal(await adopt({ ...station.request(), identity: instance.identity }), null, "adoption of what was released");
+        equal(
+          await adopt({ ...station.request(), identity: instance.identity }),
+          null,
+          "adoption of what was released",
+        );
       });
     },
   },
@@ -121,12 +134,19 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
       for (let acquisition = 1; acquisition <= count; acquisition += 1) {
         for (const when of ["before", "after"] as const) {
           const station = await prepare(context, { failure: { acquisition, when } });
-          await failureOf(context.backend.launch(station.request()), `launch failing ${when} acquisition ${acquisition}`);
+          await failureOf(
+            context.backend.launch(station.request()),
+            `launch failing ${when} acquisition ${acquisition}`,
+          );
           await station.journal.releaseAll();
           await station.journal.releaseAgain();
           const retry = await prepare(context, { like: station });
           await withSandbox(retry, async ({ channel }) => {
-            equal(await run(channel, "echo again"), "again\n", `a launch with the same names after failure ${acquisition}`);
+            equal(
+              await run(channel, "echo again"),
+              "again\n",
+              `a launch with the same names after failure ${acquisition}`,
+            );
           });
           const left = await leftOver(before);
           equal(left, [], `processes left by a failure ${when} acquisition ${acquisition}`);
@@ -195,7 +215,11 @@ const facetCases: readonly ConformanceCase<BackendContext>[] = [
         equalBytes((await again.readFile(Buffer.from("/kept"), 1024)).content, Buffer.from("kept"), "its file");
         equal(await run(again, "echo back"), "back\n", "a command");
         await adopted.stop(STOP_BUDGET_MS);
-        await rejectsWith(adopted.channel().then((late) => late.ping()), ["SANDBOX_GONE"], "a channel after the stop");
+        await rejectsWith(
+          adopted.channel().then((late) => late.ping()),
+          ["SANDBOX_GONE"],
+          "a channel after the stop",
+        );
       });
     },
   },
@@ -209,7 +233,11 @@ const facetCases: readonly ConformanceCase<BackendContext>[] = [
         const backend = await context.restart();
         const { identity } = instance;
         const stranger = { ...identity, startTicks: identity.startTicks + 1 };
-        equal(await adoptAgain(backend, station.request(), { identity: stranger }), null, "a process with a reused pid");
+        equal(
+          await adoptAgain(backend, station.request(), { identity: stranger }),
+          null,
+          "a process with a reused pid",
+        );
         const rebooted = { ...identity, bootId: "00000000-0000-4000-8000-000000000000" };
         equal(await adoptAgain(backend, station.request(), { identity: rebooted }), null, "a process of another boot");
         const adopted = await adoptAgain(backend, station.request(), instance);
@@ -265,14 +293,22 @@ const facetCases: readonly ConformanceCase<BackendContext>[] = [
         await original.channel.writeFile(Buffer.from("/seed"), Buffer.from("seed"), 0o644, 1024);
         const trial = await prepare(context, { copyOf: station });
         await withSandbox(trial, async ({ channel, instance }) => {
-          equalBytes((await channel.readFile(Buffer.from("/seed"), 1024)).content, Buffer.from("seed"), "the copied file");
+          equalBytes(
+            (await channel.readFile(Buffer.from("/seed"), 1024)).content,
+            Buffer.from("seed"),
+            "the copied file",
+          );
           await run(channel, "rm seed");
           await channel.writeFile(Buffer.from("/trial"), Buffer.from("x"), 0o644, 1024);
           await instance.stop(STOP_BUDGET_MS);
         });
         const { content } = await original.channel.readFile(Buffer.from("/seed"), 1024);
         equalBytes(content, Buffer.from("seed"), "the original file");
-        await rejectsWith(original.channel.readFile(Buffer.from("/trial"), 1024), ["FILE_NOT_FOUND"], "the trial's file");
+        await rejectsWith(
+          original.channel.readFile(Buffer.from("/trial"), 1024),
+          ["FILE_NOT_FOUND"],
+          "the trial's file",
+        );
         equal(await run(original.channel, "echo untouched"), "untouched\n", "the original sandbox");
       });
     },

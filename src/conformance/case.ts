@@ -62,7 +62,7 @@ export async function runCase<Context>(
 /** A failure with its causes, on one line. */
 export function describeFailure(error: unknown): string {
   const parts: string[] = [];
-  for (let at: unknown = error; at !== undefined && at !== null && parts.length < 4; ) {
+  for (let at: unknown = error; at !== undefined && at !== null && parts.length < 4;) {
     const code = at instanceof AgentError ? `${at.code}: ` : "";
     parts.push(`${code}${at instanceof Error ? at.message : String(at)}`);
     at = at instanceof Error ? at.cause : undefined;

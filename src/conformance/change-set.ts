@@ -22,7 +22,11 @@ export interface ChangeSetContext {
 const bytes = (text: string): Uint8Array => Buffer.from(text, "latin1");
 
 function request(...paths: (string | Uint8Array)[]): ManifestRequest {
-  return { paths: paths.map((path) => Buffer.from(path as string)), filesMax: 10_000, listingMaxBytes: 8 * 1024 * 1024 };
+  return {
+    paths: paths.map((path) => Buffer.from(path as string)),
+    filesMax: 10_000,
+    listingMaxBytes: 8 * 1024 * 1024,
+  };
 }
 
 /** A directory that the guest may read, made for one case. */
@@ -34,7 +38,10 @@ async function tree(context: ChangeSetContext): Promise<string> {
 async function expected(root: string): Promise<TreeEntry[]> {
   const inside = await walkTree(root);
   const top = { path: new Uint8Array(Buffer.from(root)), entry: await entryAt(Buffer.from(root)) };
-  return [top, ...inside.map(({ path, entry }) => ({ path: new Uint8Array(Buffer.concat([Buffer.from(root), path])), entry }))];
+  return [
+    top,
+    ...inside.map(({ path, entry }) => ({ path: new Uint8Array(Buffer.concat([Buffer.from(root), path])), entry })),
+  ];
 }
 
 /** What the guest may see of an entry: a file that it cannot read has no fingerprint. */
@@ -51,7 +58,11 @@ function sameListing(
 ): void {
   const wanted = trees.toSorted((left, right) => compareBytes(left.path, right.path));
   const hashed = listing.summary.mode === "sha256";
-  equal(listing.entries.map(({ path }) => textOf(path)), wanted.map(({ path }) => textOf(path)), "paths");
+  equal(
+    listing.entries.map(({ path }) => textOf(path)),
+    wanted.map(({ path }) => textOf(path)),
+    "paths",
+  );
   for (const [index, { path, entry }] of wanted.entries()) {
     const { now } = listing.entries[index] as ListedEntry;
     const seen = seenBy(guestUid, entry);
@@ -94,7 +105,10 @@ export const changeSetCases: readonly ConformanceCase<ChangeSetContext>[] = [
       for (const name of ["b", "a", "a/inner", "c", "ab"]) await mkdir(join(root, name));
       for (const name of ["b/1", "a/2", "a/inner/3", "c/4", "ab/5"]) await writeFile(join(root, name), name);
       const wanted = ["a", "ab", "b"].map((name) => expected(`${root}/${name}`));
-      const listing = await list(context, request(`${root}/b`, `${root}/a/inner`, `${root}/a`, `${root}/ab`, `${root}/b`));
+      const listing = await list(
+        context,
+        request(`${root}/b`, `${root}/a/inner`, `${root}/a`, `${root}/ab`, `${root}/b`),
+      );
       sameListing(context, listing, (await Promise.all(wanted)).flat());
     },
   },
@@ -143,7 +157,8 @@ export const changeSetCases: readonly ConformanceCase<ChangeSetContext>[] = [
       await writeFile(join(root, "new"), "new");
       const after = await list(context, request(root));
       sameListing(context, after, await expected(root));
-      if (after.summary.mode === "sha256") check(!Bun.deepEquals(before.digest, after.digest), "the digest did not move");
+      if (after.summary.mode === "sha256")
+        check(!Bun.deepEquals(before.digest, after.digest), "the digest did not move");
     },
   },
   {

@@ -39,7 +39,8 @@ const execCases = [
     equalBytes((await exec(channel, { argv: ["echo", "a  b", "c"] })).stdout, bytes("a  b c\n"), "stdout");
   }),
   inSandbox("exec: exit codes are those of the command", async (channel) => {
-    for (const code of [1, 7, 255]) equal((await exec(channel, { command: `exit ${code}` })).exitCode, code, "exit code");
+    for (const code of [1, 7, 255])
+      equal((await exec(channel, { command: `exit ${code}` })).exitCode, code, "exit code");
     equal((await exec(channel, { command: "no-such-command-here" })).exitCode, 127, "exit code of an unknown command");
     const failed = await exec(channel, { command: "cat missing" });
     check(failed.exitCode !== 0 && failed.exitCode !== null, `exit code ${failed.exitCode} of cat on a missing file`);
@@ -63,7 +64,11 @@ const execCases = [
     const startedMs = performance.now();
     const sleepers = Array.from({ length: CONCURRENT }, () => run(channel, "sleep 0.5"));
     const talkers = Array.from({ length: CONCURRENT }, (_, index) => run(channel, `echo ${index}`));
-    equal(await Promise.all(talkers), talkers.map((_, index) => `${index}\n`), "each command's own output");
+    equal(
+      await Promise.all(talkers),
+      talkers.map((_, index) => `${index}\n`),
+      "each command's own output",
+    );
     await Promise.all(sleepers);
     const tookMs = performance.now() - startedMs;
     check(tookMs < CONCURRENT * 500 * 0.8, `${CONCURRENT} sleeps of 500 ms took ${Math.round(tookMs)} ms: one by one`);
@@ -97,7 +102,11 @@ const fileCases = [
     await rejectsWith(channel.readFile(bytes("/none/none"), 10), ["FILE_NOT_FOUND"], "a file in a missing directory");
     await rejectsWith(channel.readFile(bytes("/d"), 10), ["FILE_NOT_REGULAR"], "a directory");
     await rejectsWith(channel.readFile(bytes("/d/f"), 9), ["FILE_TOO_LARGE"], "a file over the bound");
-    await rejectsWith(channel.writeFile(bytes("/g"), bytes("0123456789"), 0o644, 9), ["FILE_TOO_LARGE"], "a write over it");
+    await rejectsWith(
+      channel.writeFile(bytes("/g"), bytes("0123456789"), 0o644, 9),
+      ["FILE_TOO_LARGE"],
+      "a write over it",
+    );
     await rejectsWith(channel.readFile(bytes("/g"), 10), ["FILE_NOT_FOUND"], "what was too large to write");
     for (const path of ["/../etc/passwd", "relative", "/a\0b", "", "/d/../../x"]) {
       const error = await failureOf(channel.readFile(bytes(path), FILE_MAX_BYTES), `reading ${JSON.stringify(path)}`);
@@ -119,11 +128,31 @@ const manifestCases = [
     await channel.writeFile(bytes("/d/b"), bytes("two"), 0o600, FILE_MAX_BYTES);
     await channel.writeFile(bytes("/d/a"), bytes("one"), 0o644, FILE_MAX_BYTES);
     const listing = await collect(channel, request("/d"));
-    equal(listing.entries.map((entry) => textOf(entry.path)), ["/d", "/d/a", "/d/b"], "paths");
-    equal(listing.entries.map((entry) => entry.now.kind), ["directory", "file", "file"], "kinds");
-    equal(listing.entries.slice(1).map((entry) => entry.now.mode), [0o644, 0o600], "modes");
-    equal(listing.entries.slice(1).map((entry) => entry.now.size), [3, 3], "sizes");
-    equalBytes(listing.entries[1]?.now.fingerprint ?? bytes(""), createHash("sha256").update("one").digest(), "fingerprint");
+    equal(
+      listing.entries.map((entry) => textOf(entry.path)),
+      ["/d", "/d/a", "/d/b"],
+      "paths",
+    );
+    equal(
+      listing.entries.map((entry) => entry.now.kind),
+      ["directory", "file", "file"],
+      "kinds",
+    );
+    equal(
+      listing.entries.slice(1).map((entry) => entry.now.mode),
+      [0o644, 0o600],
+      "modes",
+    );
+    equal(
+      listing.entries.slice(1).map((entry) => entry.now.size),
+      [3, 3],
+      "sizes",
+    );
+    equalBytes(
+      listing.entries[1]?.now.fingerprint ?? bytes(""),
+      createHash("sha256").update("one").digest(),
+      "fingerprint",
+    );
     equal(listing.summary.files, 2, "files");
     equalBytes(listing.summary.digest, listing.digest, "digest of the entries");
   }),
@@ -141,8 +170,16 @@ const manifestCases = [
     equalBytes(after.summary.digest, whole.digest, "digest of the state now");
     if (!after.summary.delta) return equal(after.entries, whole.entries, "the whole listing");
     const changed = after.differences.map(({ path, now, before: old }) => [textOf(path), now !== null, old !== null]);
-    const expected = [["/d/edited", true, true], ["/d/gone", false, true], ["/d/new", true, false]];
-    equal(changed.filter(([path]) => path !== "/d"), expected, "differences");
+    const expected = [
+      ["/d/edited", true, true],
+      ["/d/gone", false, true],
+      ["/d/new", true, false],
+    ];
+    equal(
+      changed.filter(([path]) => path !== "/d"),
+      expected,
+      "differences",
+    );
     equal(after.summary.unchanged, 1, "unchanged files");
   }),
   inSandbox("manifest: errors and bounds", async (channel) => {

@@ -1,6 +1,12 @@
 // Gathers a listing in memory, for comparing.
 import type { ChangeSetMethod, FingerprintMode } from "../contracts/change-set.ts";
-import type { GuestChannel, ManifestEntry, ManifestRequest, ManifestSink, ManifestSummary } from "../contracts/channel.ts";
+import type {
+  GuestChannel,
+  ManifestEntry,
+  ManifestRequest,
+  ManifestSink,
+  ManifestSummary,
+} from "../contracts/channel.ts";
 import { compareBytes, ListingDigest } from "../contracts/listing.ts";
 import { check, textOf } from "./assert.ts";
 

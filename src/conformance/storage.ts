@@ -72,7 +72,11 @@ export const storageCases: readonly ConformanceCase<StorageContext>[] = [
         equal(volume.hardCap, context.capabilities.has("hard_cap"), "hardCap against the capability hard_cap");
         const stats = await lstat(volume.path);
         check(stats.isDirectory(), "the path is not a directory");
-        equal([stats.mode & 0o7777, stats.uid, stats.gid], [0o700, request("a").uid, request("a").gid], "mode and owner");
+        equal(
+          [stats.mode & 0o7777, stats.uid, stats.gid],
+          [0o700, request("a").uid, request("a").gid],
+          "mode and owner",
+        );
         equal((await walkTree(volume.path)).length, 0, "entries in a new volume");
         await journal.releaseAll();
         check(!(await exists(volume.path)), "the directory is still there after release");

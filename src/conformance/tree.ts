@@ -38,7 +38,10 @@ export function join(directory: string | Uint8Array, name: string | Uint8Array):
 export async function makeHostileTree(root: string): Promise<void> {
   await writeFile(join(root, "plain"), "plain");
   await writeFile(join(root, "empty"), "");
-  await writeFile(join(root, "large"), new Uint8Array(300_000).map((_, index) => index % 251));
+  await writeFile(
+    join(root, "large"),
+    new Uint8Array(300_000).map((_, index) => index % 251),
+  );
   for (const [index, name] of ODD_NAMES.entries()) await writeFile(join(root, name), `odd ${index}`);
   await mkdir(join(root, "odd"));
   for (const name of ODD_NAMES) {
@@ -115,6 +118,10 @@ export async function entryAt(path: Buffer): Promise<ManifestEntry> {
     return { kind: "symlink", fingerprint: target, size: stats.size, ...common };
   }
   if (!stats.isFile()) return { kind: "other", fingerprint: none, size: stats.size, ...common };
-  const fingerprint = new Uint8Array(createHash("sha256").update(await readFile(path)).digest());
+  const fingerprint = new Uint8Array(
+    createHash("sha256")
+      .update(await readFile(path))
+      .digest(),
+  );
   return { kind: "file", fingerprint, size: stats.size, ...common };
 }

@@ -72,7 +72,12 @@ describe("discovery", () => {
   test("one refused file does not hide the others", async () => {
     const directory = await pluginsDir("mixed", { "a.ts": "import 'left-pad';", "b.ts": source("good"), "c.ts": "}" });
     await symlink(join(directory, "b.ts"), join(directory, "d.ts"));
-    expect(describeAll(await discoverExternal(directory, euid))).toEqual(["refused a", "good", "refused c", "refused d"]);
+    expect(describeAll(await discoverExternal(directory, euid))).toEqual([
+      "refused a",
+      "good",
+      "refused c",
+      "refused d",
+    ]);
   });
 
   test("a directory that others may write is refused as a whole, before any file is read", async () => {
@@ -99,7 +104,9 @@ describe("trust", () => {
     await symlink(directory, join(root, "linked"));
     expect(() => checkTrustedPath(join(root, "linked/a.ts"), euid, "file")).toThrow(/linked is a symbolic link/);
     await chmod(directory, 0o775);
-    expect(() => checkTrustedPath(join(directory, "a.ts"), euid, "file")).toThrow(/parent that group or others may write/);
+    expect(() => checkTrustedPath(join(directory, "a.ts"), euid, "file")).toThrow(
+      /parent that group or others may write/,
+    );
     await chmod(directory, 0o755);
     expect(() => checkTrustedPath(join(directory, "a.ts"), euid, "directory")).toThrow("not a regular directory");
     expect(() => checkTrustedPath(`${directory}/../parents/a.ts`, euid, "file")).toThrow("plain absolute path");
@@ -119,7 +126,9 @@ describe("trust", () => {
 
 describe("import", () => {
   test("gives the definition and the fixture, with the agent's own error class", async () => {
-    const directory = await pluginsDir("good", { "a.ts": `${source("ok")}export const conformance = { options: {} };` });
+    const directory = await pluginsDir("good", {
+      "a.ts": `${source("ok")}export const conformance = { options: {} };`,
+    });
     const file = await importPluginFile(join(directory, "a.ts"));
     expect(file.conformance).toEqual({ options: {} });
     const method = await (file.definition as PluginDefinition).init(undefined as never);

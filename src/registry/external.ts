@@ -30,7 +30,8 @@ export async function discoverExternal(directory: string, euid: number): Promise
   try {
     names = listPluginFiles(directory);
     if (names.length > 0) checkTrustedPath(directory, euid, "directory");
-    if (names.length > FILES_MAX) throw new AgentError("PLUGIN_REFUSED", `${directory} holds over ${FILES_MAX} plugins`);
+    if (names.length > FILES_MAX)
+      throw new AgentError("PLUGIN_REFUSED", `${directory} holds over ${FILES_MAX} plugins`);
   } catch (error) {
     return [{ source: directory, name: basename(directory), refused: asAgentError(error) }];
   }

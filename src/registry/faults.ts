@@ -69,7 +69,7 @@ export function guardInstance<T extends object>(plugin: string, instance: T, pat
 /** Own and inherited names, so that an instance may be a literal or of a class. */
 function propertyNames(instance: object): Set<string> {
   const names = new Set<string>();
-  for (let level: object | null = instance; level !== null && level !== Object.prototype; ) {
+  for (let level: object | null = instance; level !== null && level !== Object.prototype;) {
     for (const name of Object.getOwnPropertyNames(level)) names.add(name);
     level = Object.getPrototypeOf(level) as object | null;
   }

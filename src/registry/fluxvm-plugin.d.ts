@@ -415,7 +415,6 @@ declare module "fluxvm/plugin" {
     definition: PluginDefinition<Kind, Options, Instance>,
   ): PluginDefinition<Kind, Options, Instance>;
 
-
   /** Codes that an `AgentError` may carry; each has its HTTP status. */
   export type ErrorCode =
     | "BAD_REQUEST"

@@ -92,7 +92,9 @@ describe("registry", () => {
 
   test("an unknown plugin is not found", async () => {
     const registry = await start([]);
-    expect(() => registry.get("backend", "vz")).toThrow(new AgentError("PLUGIN_NOT_FOUND", "no backend plugin is called vz"));
+    expect(() => registry.get("backend", "vz")).toThrow(
+      new AgentError("PLUGIN_NOT_FOUND", "no backend plugin is called vz"),
+    );
   });
 
   test("a probe that hangs, throws or answers nonsense fails alone", async () => {
@@ -120,7 +122,9 @@ describe("registry", () => {
 
   test("an init that hangs, throws or answers an incomplete instance fails alone", async () => {
     expect(await faultOf(changeSet({ init: () => new Promise(() => undefined) }))).toContain("within 50 ms");
-    expect(await faultOf(changeSet({ init: () => Promise.reject(new Error("boom")) }))).toContain("failed in init: boom");
+    expect(await faultOf(changeSet({ init: () => Promise.reject(new Error("boom")) }))).toContain(
+      "failed in init: boom",
+    );
     expect(await faultOf(changeSet({ init: async () => ({ supports: () => true }) }))).toContain("no list");
     const backend = { plan: async () => undefined, launch: async () => undefined, pause: {} };
     const fault = await faultOf({ ...changeSet(), kind: "backend", init: async () => backend });
@@ -154,7 +158,9 @@ describe("registry", () => {
       seen = context.options;
       return { supports: () => true, list: async () => undefined };
     };
-    await start([changeSet({ init })], (kind, id) => (kind === "change-set" && id === "sample" ? { depth: 3 } : undefined));
+    await start([changeSet({ init })], (kind, id) =>
+      kind === "change-set" && id === "sample" ? { depth: 3 } : undefined,
+    );
     expect(seen).toEqual({ depth: 3 });
     await start([changeSet({ init })]);
     expect(seen).toEqual({ depth: 1 });
@@ -177,7 +183,9 @@ describe("registry", () => {
       .catch((error: unknown) => error);
     expect(failure).toBeInstanceOf(AgentError);
     expect(failure).toMatchObject({ code: "PLUGIN_FAULT", details: { plugin: "change-set/sample", hook: "list" } });
-    expect(() => registry.get("change-set", "refusing").instance.supports(undefined as never)).toThrow("not this guest");
+    expect(() => registry.get("change-set", "refusing").instance.supports(undefined as never)).toThrow(
+      "not this guest",
+    );
   });
 
   test("refuses two plugins that release the same kind of resource", async () => {

@@ -116,7 +116,11 @@ async function probeAll(options: ProbeOptions): Promise<readonly Probed[]> {
   return Promise.all(options.registrations.map((registration) => probeOne(registration, taken, options)));
 }
 
-async function probeOne(registration: Registration, taken: Map<string, string>, options: ProbeOptions): Promise<Probed> {
+async function probeOne(
+  registration: Registration,
+  taken: Map<string, string>,
+  options: ProbeOptions,
+): Promise<Probed> {
   if ("refused" in registration) return refused(registration.source, registration.name, registration.refused.message);
   let definition: PluginDefinition;
   try {
@@ -154,7 +158,16 @@ async function probeOne(registration: Registration, taken: Map<string, string>, 
 }
 
 function refused(source: string, id: string, fault: string): Probed {
-  const report = { kind: null, id, summary: "", state: "failed", capabilities: [], missing: [], fault, source } as const;
+  const report = {
+    kind: null,
+    id,
+    summary: "",
+    state: "failed",
+    capabilities: [],
+    missing: [],
+    fault,
+    source,
+  } as const;
   return { report, usable: null };
 }
 

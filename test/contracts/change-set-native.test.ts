@@ -41,7 +41,9 @@ describe("both methods", () => {
         const native = await collect(channel, request);
         const shell = await collectBy(new ShellMethod(flavour), channel, request);
         expect(shell.entries).toEqual([...native.entries]);
-        expect(Buffer.from(shell.summary.digest).toString("hex")).toBe(Buffer.from(native.summary.digest).toString("hex"));
+        expect(Buffer.from(shell.summary.digest).toString("hex")).toBe(
+          Buffer.from(native.summary.digest).toString("hex"),
+        );
         expect(shell.summary.files).toBe(native.summary.files);
       });
     } finally {

@@ -34,18 +34,31 @@ await describeConformance("change-set/shell with GNU tools", changeSetShell, as(
 await describeConformance("change-set/shell without GNU tools", portable, as(localChannel()));
 
 const noHash = await toolbox("no-hash", ["sh", "find", "ls", "readlink", "stat", "od"]);
-await describeConformance("change-set/shell without hash tool", changeSetShell, as(localChannel({ env: { PATH: noHash } })));
-await describeConformance("change-set/shell without hash tool and GNU", portable, as(localChannel({ env: { PATH: noHash } })));
+await describeConformance(
+  "change-set/shell without hash tool",
+  changeSetShell,
+  as(localChannel({ env: { PATH: noHash } })),
+);
+await describeConformance(
+  "change-set/shell without hash tool and GNU",
+  portable,
+  as(localChannel({ env: { PATH: noHash } })),
+);
 
 if (ownUid === 0) {
   await describeConformance("change-set/shell as a user", changeSetShell, as(localChannel({ uid: NOBODY }), NOBODY));
-  await describeConformance("change-set/shell as a user without GNU", portable, as(localChannel({ uid: NOBODY }), NOBODY));
+  await describeConformance(
+    "change-set/shell as a user without GNU",
+    portable,
+    as(localChannel({ uid: NOBODY }), NOBODY),
+  );
 }
 
 const busybox = ["/bin/busybox", "/usr/bin/busybox"].find((path) => existsSync(path));
 if (busybox !== undefined) {
   const path = await toolbox("busybox", []);
-  for (const applet of ["sh", "find", "ls", "readlink", "stat", "sha256sum", "base64"]) await symlink(busybox, join(path, applet));
+  for (const applet of ["sh", "find", "ls", "readlink", "stat", "sha256sum", "base64"])
+    await symlink(busybox, join(path, applet));
   const guest = localChannel({ shell: [join(path, "sh"), "-c"], env: { PATH: path } });
   await describeConformance("change-set/shell with busybox", changeSetShell, as(guest));
 }

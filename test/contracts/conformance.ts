@@ -20,9 +20,12 @@ export async function describeConformance(
   const byDesign = new Set(lacks.map((facet) => `missing capability: ${facet}`));
 
   describe(`${title} conforms`, () => {
-    test.skipIf(report.missing.length > 0)(["is usable here", ...report.missing.map(({ reason }) => reason)].join(": "), () => {
-      expect(report.cases.length).toBeGreaterThan(0);
-    });
+    test.skipIf(report.missing.length > 0)(
+      ["is usable here", ...report.missing.map(({ reason }) => reason)].join(": "),
+      () => {
+        expect(report.cases.length).toBeGreaterThan(0);
+      },
+    );
 
     test("lacks only the facets that it is known to lack", () => {
       const reasons = report.cases.filter(({ outcome }) => outcome === "skipped").map(({ reason }) => reason ?? "");

@@ -101,39 +101,47 @@ describe("the compiled program", () => {
 });
 
 describe("an agent with plugins of its own", () => {
-  test("keeps workspaces in the example storage, and starts in spite of a bad plugin", async () => {
-    const plugins = join(directory, "plugins.d");
-    await mkdir(plugins, { mode: 0o755 });
-    await copyFile(EXAMPLE, join(plugins, "storage-plain.ts"));
-    await writeFile(join(plugins, "zz-bad.ts"), 'import "left-pad";');
-    const agent = await TestAgent.start({
-      config: `plugins_dir = "${plugins}"`,
-      storage: 'plugin = "plain"',
-      sections: "[plugins.backend.fake]\nenabled = true",
-    });
-    try {
-      const { body } = await agent.json<{ items: PluginReport[] }>("GET", "/v1/host/plugins");
-      const byId = new Map(body.items.map((report) => [report.id, report]));
-      expect(byId.get("plain")).toMatchObject({ kind: "storage", state: "loaded" });
-      expect(byId.get("fake")).toMatchObject({ kind: "backend", state: "loaded" });
-      expect(byId.get("zz-bad")).toMatchObject({ kind: null, state: "failed" });
+  test(
+    "keeps workspaces in the example storage, and starts in spite of a bad plugin",
+    async () => {
+      const plugins = join(directory, "plugins.d");
+      await mkdir(plugins, { mode: 0o755 });
+      await copyFile(EXAMPLE, join(plugins, "storage-plain.ts"));
+      await writeFile(join(plugins, "zz-bad.ts"), 'import "left-pad";');
+      const agent = await TestAgent.start({
+        config: `plugins_dir = "${plugins}"`,
+        storage: 'plugin = "plain"',
+        sections: "[plugins.backend.fake]\nenabled = true",
+      });
+      try {
+        const { body } = await agent.json<{ items: PluginReport[] }>("GET", "/v1/host/plugins");
+        const byId = new Map(body.items.map((report) => [report.id, report]));
+        expect(byId.get("plain")).toMatchObject({ kind: "storage", state: "loaded" });
+        expect(byId.get("fake")).toMatchObject({ kind: "backend", state: "loaded" });
+        expect(byId.get("zz-bad")).toMatchObject({ kind: null, state: "failed" });
 
-      const created = await agent.json<{ id: string }>("POST", "/v1/sandboxes", { procbox: {} });
-      expect(created.status).toBe(201);
-      const sandbox = `/v1/sandboxes/${created.body.id}`;
-      const volume = join(agent.stateDir, "plain/volumes", created.body.id);
-      await agent.json("POST", `${sandbox}/fs/write`, { path: "f", content_base64: btoa("text") });
-      expect(await Bun.file(join(volume, "f")).text()).toBe("text");
+        const created = await agent.json<{ id: string }>("POST", "/v1/sandboxes", { procbox: {} });
+        expect(created.status).toBe(201);
+        const sandbox = `/v1/sandboxes/${created.body.id}`;
+        const volume = join(agent.stateDir, "plain/volumes", created.body.id);
+        await agent.json("POST", `${sandbox}/fs/write`, { path: "f", content_base64: btoa("text") });
+        expect(await Bun.file(join(volume, "f")).text()).toBe("text");
 
-      const dryRun = { command: "echo more > g; rm f" };
-      const reply = await agent.json<{ changes: { added: string[]; deleted: string[] } }>("POST", `${sandbox}/dry-run`, dryRun);
-      expect(reply.body.changes).toMatchObject({ added: ["/g"], deleted: ["/f"] });
-      expect(await Bun.file(join(volume, "f")).text()).toBe("text");
+        const dryRun = { command: "echo more > g; rm f" };
+        const reply = await agent.json<{ changes: { added: string[]; deleted: string[] } }>(
+          "POST",
+          `${sandbox}/dry-run`,
+          dryRun,
+        );
+        expect(reply.body.changes).toMatchObject({ added: ["/g"], deleted: ["/f"] });
+        expect(await Bun.file(join(volume, "f")).text()).toBe("text");
 
-      expect((await agent.json("DELETE", sandbox)).status).toBe(204);
-      expect(existsSync(volume)).toBe(false);
-    } finally {
-      await agent.dispose();
-    }
-  }, AGENT_TIMEOUT_MS);
+        expect((await agent.json("DELETE", sandbox)).status).toBe(204);
+        expect(existsSync(volume)).toBe(false);
+      } finally {
+        await agent.dispose();
+      }
+    },
+    AGENT_TIMEOUT_MS,
+  );
 });
