@@ -116,7 +116,9 @@ async function emit(
   }
   for (const [index, { path, entry }] of found.entries()) {
     sink.entry(path, entry);
-    if (index % ENTRIES_A_DRAIN === 0) await sink.drained();
+    if (index % ENTRIES_A_DRAIN !== 0) continue;
+    await sink.drained();
+    await pace.turn();
   }
   await sink.drained();
   return { digest: digest.digest(), files: filesIn(found), delta: false, unchanged: 0 };
