@@ -29,7 +29,7 @@ export async function enableQuota(path: string): Promise<{ simple: boolean }> {
   return { simple: simple === 1 };
 }
 
-/** Makes an empty subvolume. `EEXIST`: the name is taken; `ENOENT`: quotas are off; `ENOSPC`: no room. */
+/** Makes an empty subvolume. `EEXIST`: the name is taken; `ENOTCONN`: quotas are off; `ENOSPC`: no room. */
 export async function createSubvolume(request: SubvolumeRequest): Promise<{ subvolumeId: number }> {
   return runJob("btrfsCreate", { ...request, simpleQuota: request.simpleQuota ? 1 : 0 }, request.name);
 }

@@ -310,10 +310,15 @@ fn offsets_of(search: &Search, wanted_type: u32) -> Vec<u64> {
     offsets
 }
 
-/// A NUL-padded single path component. `INVAL`: empty, special, too long, or with a slash or NUL.
-fn component<const SIZE: usize>(name: &[u8]) -> Result<[u8; SIZE]> {
+/// Whether a name is one plain path component, which is what names a subvolume.
+pub fn is_component(name: &[u8]) -> bool {
     let special = name.is_empty() || name == b"." || name == b"..";
-    if special || name.len() > COMPONENT_MAX_BYTES || name.iter().any(|&byte| byte == b'/' || byte == 0) {
+    !special && name.len() <= COMPONENT_MAX_BYTES && !name.iter().any(|&byte| byte == b'/' || byte == 0)
+}
+
+/// A NUL-padded single path component. `INVAL`: it is none.
+fn component<const SIZE: usize>(name: &[u8]) -> Result<[u8; SIZE]> {
+    if !is_component(name) {
         return Err(Errno::INVAL);
     }
     let mut padded = [0; SIZE];

@@ -92,8 +92,12 @@ fn bound(root: BorrowedFd<'_>, terms: Terms) -> Result<u64> {
 }
 
 /// Deletes a volume and what is nested in it. Returns its subvolume id, or 0 when there is none of that name.
-/// `INVAL`: the name is there, but is no subvolume.
+/// `INVAL`: the name is there, but is no subvolume, or it is no name.
 pub fn delete(parent: &CStr, name: &CStr) -> Result<u64> {
+    // Anything else could name the pool itself, and everything nested in that would go.
+    if !btrfs::is_component(name.to_bytes()) {
+        return Err(Errno::INVAL);
+    }
     let parent = open(parent, DIRECTORY, Mode::empty())?;
     let root = match openat(&parent, name, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(0),
