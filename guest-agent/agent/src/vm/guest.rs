@@ -6,7 +6,7 @@ use super::options::{Address, Options};
 use super::{identity, power, shell};
 use files::{Links, Manifests, Root};
 use rustix::fs::{Mode, OFlags};
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use service::*;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,6 +19,8 @@ use tokio::task::{JoinError, spawn_blocking};
 use wire::chunks::ChunkReader;
 use wire::request::*;
 use wire::{ErrorCode, Fault};
+
+const WORKER_PIPE_SIZE: usize = 1 << 20;
 
 pub struct VmGuest {
     boot: String,
@@ -134,6 +136,8 @@ pub fn panicked(_: JoinError) -> Fault {
 /// A pipe that a worker fills.
 fn from_worker() -> Result<(pipe::Receiver, File), Fault> {
     let (reader, writer) = new_pipe()?;
+    // Fewer changes between the two sides; where so much is not allowed the usual size does too.
+    let _ = fcntl_setpipe_size(&writer, WORKER_PIPE_SIZE);
     Ok((pipe::Receiver::from_owned_fd(reader).map_err(no_pipe)?, writer.into()))
 }
 
