@@ -16,10 +16,10 @@ import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
 import { claimUids } from "./claim.ts";
 import { type CgroupHost, cgroupData, findCgroups, makeCgroups, planCgroups, removeCgroups } from "./cgroup.ts";
-import { EXIT_RECORD_NAME, ProcboxInstance, SOCKET_NAME } from "./instance.ts";
-import { ask, startLauncher } from "./launcher.ts";
+import { EXIT_RECORD_NAME, ProcboxInstance, readEnd, SOCKET_NAME } from "./instance.ts";
+import { ask, type LaunchReport, startLauncher, type WaitingLauncher } from "./launcher.ts";
 import type { ProcboxOptions } from "./options.ts";
-import { launchConfig, WORKSPACE_INSIDE } from "./policy.ts";
+import { type LaunchConfig, launchConfig, WORKSPACE_INSIDE } from "./policy.ts";
 import { isAlive, signal, waitGone } from "./process.ts";
 import { parseRequest, type ProcboxSpec } from "./request.ts";
 import { uidIsClean } from "./uid.ts";
@@ -51,6 +51,8 @@ export async function createDriver(context: PluginContext<ProcboxOptions>): Prom
     plan: (request) => driver.plan(request),
     launch: (request) => driver.launch(request),
     adopt: (request) => driver.adopt(request),
+    endOf: async ({ identity, socketDir }) => ((await isAlive(identity)) ? null : lastWords(socketDir)),
+    endOf: (request) => readEnd(request.socketDir),
     dryRun: "workspace-copy",
     uidIsClean: (uid) => uidIsClean([uid, uid + options.uid_count]),
   };
@@ -110,20 +112,7 @@ class ProcboxDriver {
     });
     await writeMarker(request.instanceDir, spec, config.sandbox_uid);
 
-    const row = { kind: PROCESS, name: request.shortName };
-    const launcher = await request.resources.acquire({ ...row, data: {} }, () =>
-      startLauncher(this.#executable, groups?.supervisor ?? null),
-    );
-    // The launcher does nothing before it is configured, and its identity is durable before that.
-    await request.resources.update(row.kind, row.name, { supervisor: { ...launcher.identity } });
-    const report = await launcher.configure(config, request.token).catch((error: unknown) => {
-      launcher.kill();
-      throw error;
-    });
-    await request.resources.update(row.kind, row.name, {
-      supervisor: { ...launcher.identity },
-      init: { ...report.init },
-    });
+    const { launcher, report } = await this.#start(request, config, groups?.supervisor ?? null);
     log.info({ sandbox: request.sandboxId, pid: launcher.identity.pid }, "process sandbox started");
     return new ProcboxInstance({
       identity: launcher.identity,
@@ -133,6 +122,31 @@ class ProcboxDriver {
       guest,
       exited: launcher.exited,
     });
+  }
+
+  /** The launcher does nothing before it is configured, and its identity is durable before that. */
+  async #start(
+    request: LaunchRequest,
+    config: LaunchConfig,
+    cgroup: string | null,
+  ): Promise<{ launcher: WaitingLauncher; report: LaunchReport }> {
+    const { resources } = request;
+    const [kind, name] = [PROCESS, request.shortName];
+    let started: WaitingLauncher | null = null;
+    try {
+      const launcher = await resources.acquire({ kind, name, data: {} }, async () => {
+        started = await startLauncher(this.#executable, cgroup);
+        return started;
+      });
+      await resources.update(kind, name, { supervisor: { ...launcher.identity } });
+      const report = await launcher.configure(config, request.token);
+      await resources.update(kind, name, { supervisor: { ...launcher.identity }, init: { ...report.init } });
+      return { launcher, report };
+    } catch (error) {
+      // The row may not have its identity yet, so its release could not find it.
+      (started as WaitingLauncher | null)?.kill();
+      throw error;
+    }
   }
 
   async adopt(request: AdoptRequest): Promise<Instance | null> {

@@ -12,6 +12,7 @@ const CONNECT_TIMEOUT_MS = 5_000;
 /** Kept back from the stop budget for the kill that follows a refused shutdown. */
 const KILL_RESERVE_MS = 1_000;
 const KILL_BUDGET_MS = 5_000;
+const REASON_MAX_CHARS = 500;
 
 export const SOCKET_NAME = "agent.sock";
 export const EXIT_RECORD_NAME = "exit.json";
@@ -60,16 +61,22 @@ export class ProcboxInstance implements Instance {
 
   async stop(budgetMs: number): Promise<void> {
     const graceMs = Math.max(0, budgetMs - KILL_RESERVE_MS);
-    if (graceMs > 0) {
-      const asked = this.channel().then((channel) => channel.shutdown(graceMs));
-      await Promise.race([asked.catch(() => undefined), unrefSleep(graceMs)]);
-      if (await waitGone(this.identity, graceMs)) return void (await this.ended);
+    if (!(graceMs > 0 && (await this.#ask(graceMs)) && (await waitGone(this.identity, graceMs)))) {
+      await signal(this.identity, "SIGKILL");
+      if (!(await waitGone(this.identity, KILL_BUDGET_MS))) {
+        throw new AgentError("DEADLINE_EXCEEDED", `supervisor ${this.identity.pid} did not end after SIGKILL`);
+      }
     }
-    await signal(this.identity, "SIGKILL");
-    if (!(await waitGone(this.identity, KILL_BUDGET_MS))) {
-      throw new AgentError("DEADLINE_EXCEEDED", `supervisor ${this.identity.pid} did not end after SIGKILL`);
-    }
-    await this.ended;
+    if (this.#watching) await this.ended;
+  }
+
+  /** Asks the guest agent to end the sandbox; false when it cannot be asked, so that waiting would be in vain. */
+  async #ask(graceMs: number): Promise<boolean> {
+    const asked = this.channel().then(
+      (channel) => channel.shutdown(graceMs).then(() => true),
+      () => false,
+    );
+    return Promise.race([asked.catch(() => false), unrefSleep(graceMs).then(() => true)]);
   }
 
   async detach(): Promise<void> {
@@ -93,7 +100,7 @@ export class ProcboxInstance implements Instance {
     this.#gone = true;
     const channel = await this.#channel?.catch(() => null);
     channel?.close();
-    return readEnd(this.#options.socketDir);
+    return (await lastWords(this.#options.socketDir)) ?? { reason: "the supervisor was killed", atUnixMs: Date.now() };
   }
 }
 
@@ -104,12 +111,12 @@ function unrefSleep(ms: number): Promise<void> {
   });
 }
 
-/** The supervisor's own account of the end, or what its absence means: it was killed before it could write one. */
-async function readEnd(socketDir: string): Promise<InstanceEnd> {
+/** The supervisor's own account of the end; null when it was killed before it could write one. */
+export async function lastWords(socketDir: string): Promise<InstanceEnd | null> {
   try {
     const record = JSON.parse(await readFile(join(socketDir, EXIT_RECORD_NAME), "utf8")) as Record<string, unknown>;
-    return { reason: String(record.reason).slice(0, 500), atUnixMs: Number(record.ended_at_unix_ms) };
+    return { reason: String(record.reason).slice(0, REASON_MAX_CHARS), atUnixMs: Number(record.ended_at_unix_ms) };
   } catch {
-    return { reason: "the supervisor was killed", atUnixMs: Date.now() };
+    return null;
   }
 }
