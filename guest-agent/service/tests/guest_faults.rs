@@ -247,6 +247,49 @@ fn hosts_that_say_nothing_are_cut_off() {
 }
 
 #[test]
+fn random_frames_break_the_connection_and_not_the_server() {
+    run(async {
+        let mut seed = 1u64;
+        let mut below = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % bound
+        };
+        let requests = [
+            encode(1, Kind::Open, &OpenWith { op: "exec", arguments: &json!({"command": "stay", "stdin": true}) }),
+            encode(1, Kind::Open, &OpenWith { op: "manifest", arguments: &manifest() }),
+            encode(1, Kind::Data, &Data { channel: 0, content: serde_bytes::Bytes::new(b"data"), eof: false }),
+            encode(1, Kind::Credit, &CreditGrant { n: 1 << 40 }),
+            encode(1, Kind::Cancel, &Empty {}),
+            encode(0, Kind::Ping, &Beat { t: 1 }),
+        ];
+        for round in 0..2000 {
+            let (mut ours, theirs) = duplex(1 << 20);
+            let serving = spawn_local(Server::new(OddGuest::default(), Authority::Anyone).serve(theirs));
+            let hello = encode(0, Kind::Hello, &Hello { versions: vec![2], token: String::new() });
+            let mut bytes = [Nonce([b'a'; 32]).line(), hello].concat();
+            let sound = bytes.len() as u64;
+            for _ in 0..below(8) {
+                let mut frame = requests[below(requests.len() as u64) as usize].clone();
+                frame[7] = below(4) as u8;
+                bytes.extend_from_slice(&frame);
+            }
+            let fragile = if below(10) == 0 { 0 } else { sound };
+            for _ in 0..below(4) {
+                let place = fragile + below((bytes.len() as u64 - fragile).max(1));
+                if let Some(byte) = bytes.get_mut(place as usize) {
+                    *byte = below(256) as u8;
+                }
+            }
+            ours.write_all(&bytes).await.unwrap();
+            ours.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            ours.read_to_end(&mut answer).await.unwrap();
+            serving.await.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+    });
+}
+
+#[test]
 fn shutdown_comes_after_its_answer() {
     run(async {
         let guest = OddGuest::default();

@@ -37,8 +37,12 @@ pub async fn serve<G: Guest>(
     let writing = spawn_local(queue.write_to(writer));
     let mut connection = Connection { server, outbox, table: Table::default(), stream_last: 0 };
     if let Err(fault) = connection.run(nonce, reader).await {
-        connection.outbox.message(0, Kind::Error, &Failure::from(fault)).await;
-        connection.outbox.flush().await;
+        let last_words = async {
+            connection.outbox.message(0, Kind::Error, &Failure::from(fault)).await;
+            connection.outbox.flush().await;
+        };
+        // A host that does not read does not learn what it did wrong.
+        let _ = tokio::time::timeout(HANDSHAKE_TIMEOUT, last_words).await;
     }
     for stream in connection.table.take().into_values() {
         stream.detach();
