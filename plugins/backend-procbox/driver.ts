@@ -16,7 +16,7 @@ import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
 import { claimUids } from "./claim.ts";
 import { type CgroupHost, cgroupData, findCgroups, makeCgroups, planCgroups, removeCgroups } from "./cgroup.ts";
-import { EXIT_RECORD_NAME, ProcboxInstance, readEnd, SOCKET_NAME } from "./instance.ts";
+import { EXIT_RECORD_NAME, lastWords, ProcboxInstance, SOCKET_NAME } from "./instance.ts";
 import { ask, type LaunchReport, startLauncher, type WaitingLauncher } from "./launcher.ts";
 import type { ProcboxOptions } from "./options.ts";
 import { type LaunchConfig, launchConfig, WORKSPACE_INSIDE } from "./policy.ts";
@@ -52,7 +52,6 @@ export async function createDriver(context: PluginContext<ProcboxOptions>): Prom
     launch: (request) => driver.launch(request),
     adopt: (request) => driver.adopt(request),
     endOf: async ({ identity, socketDir }) => ((await isAlive(identity)) ? null : lastWords(socketDir)),
-    endOf: (request) => readEnd(request.socketDir),
     dryRun: "workspace-copy",
     uidIsClean: (uid) => uidIsClean([uid, uid + options.uid_count]),
   };
