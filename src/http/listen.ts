@@ -62,10 +62,16 @@ function listenTcp(app: Elysia, address: string, options: object): string {
   try {
     app.listen({ ...options, hostname, port });
   } catch (error) {
-    throw new AgentError("CONFIG_INVALID", `cannot listen on ${address}`, { cause: error });
+    throw cannotListen(address, error);
   }
   const scheme = "tls" in options ? "https" : "http";
   return `${scheme}://${address.slice(0, address.lastIndexOf(":"))}:${app.server!.port}`;
+}
+
+function cannotListen(address: string, cause: unknown): AgentError {
+  const inUse = (cause as NodeJS.ErrnoException).code === "EADDRINUSE";
+  const reason = inUse ? "another program listens there (address in use)" : (cause as Error).message;
+  return new AgentError("CONFIG_INVALID", `cannot listen on ${address}: ${reason}`, { cause });
 }
 
 async function listenUnix(app: Elysia, path: string, options: object): Promise<string> {
@@ -74,7 +80,7 @@ async function listenUnix(app: Elysia, path: string, options: object): Promise<s
   try {
     app.listen({ ...options, unix: path } as never);
   } catch (error) {
-    throw new AgentError("CONFIG_INVALID", `cannot listen on ${path}`, { cause: error });
+    throw cannotListen(path, error);
   } finally {
     process.umask(umask);
   }

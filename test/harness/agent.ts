@@ -192,7 +192,14 @@ export class TestAgent {
   }
 
   #configuration(): string {
-    const { config = "", sections = "", procbox = "", storage = "", auth = DEFAULT_AUTH, poolMib = 1024 } = this.#options;
+    const {
+      config = "",
+      sections = "",
+      procbox = "",
+      storage = "",
+      auth = DEFAULT_AUTH,
+      poolMib = 1024,
+    } = this.#options;
     return `listen = "127.0.0.1:${this.port}"
 state_dir = "${this.stateDir}"
 run_dir = "${this.runDir}"

@@ -1,7 +1,7 @@
 // What a sandbox may leave on the host, counted by name before and after a test: processes, mounts, loop devices,
 // control groups, sockets and files.
-import { readdir, readFile, readlink } from "node:fs/promises";
-import { join } from "node:path";
+import { readdir, readFile, readlink, stat } from "node:fs/promises";
+import { basename, join } from "node:path";
 
 export interface HostTrace {
   /** Mount points that mention the agent's directory. */
@@ -32,11 +32,24 @@ export async function traceHost(agent: {
   return {
     mounts: mountPoints.sort(),
     loops: await loopsOf(agent.dir),
-    cgroups: cgroups.flat().sort(),
+    cgroups: await ownCgroups(cgroups.flat(), agent.uidBase),
     processes: await processesOf(agent.uidBase, agent.uidBase + 192),
     instances: await names(join(agent.stateDir, "instances")),
     sockets: await tree(agent.runDir, "agent.sock"),
   };
+}
+
+/**
+ * The groups of this agent's sandboxes: those whose `work` group was handed to one of its uids. It is removed last, so
+ * groups of the same name in the other hierarchies belong to the same sandbox.
+ */
+async function ownCgroups(groups: readonly string[], uidBase: number): Promise<string[]> {
+  const own = new Set<string>();
+  for (const group of groups) {
+    const owner = await stat(join(group, "work")).catch(() => null);
+    if (owner !== null && owner.uid >= uidBase && owner.uid < uidBase + 192) own.add(basename(group));
+  }
+  return groups.filter((group) => own.has(basename(group))).sort();
 }
 
 async function names(dir: string): Promise<string[]> {

@@ -28,12 +28,17 @@ async function sandboxProcesses(
     if (!/^\d+$/.test(name)) continue;
     const status = await readFile(`/proc/${name}/status`, "latin1").catch(() => "");
     const uid = Number(/^Uid:\t(\d+)/m.exec(status)?.[1] ?? -1);
-    if (uid < agent.uidBase || uid >= agent.uidBase + 192) continue;
+    if (uid < agent.uidBase || uid >= agent.uidBase + 192 || /^State:\tZ/m.test(status)) continue;
     const ppid = Number(/^PPid:\t(\d+)/m.exec(status)?.[1] ?? 0);
     const command = (await readFile(`/proc/${name}/cmdline`, "latin1").catch(() => "")).replaceAll("\0", " ").trim();
     found.push({ pid: Number(name), command, uid, ppid });
   }
   return found;
+}
+
+async function uidOf(agent: TestAgent, id: string): Promise<number> {
+  const marker = await readFile(`${agent.stateDir}/instances/${id}/procbox.json`, "utf8");
+  return (JSON.parse(marker) as { uid: number }).uid;
 }
 
 async function until(what: string, holds: () => Promise<boolean>, budgetMs = 10_000): Promise<void> {
@@ -161,8 +166,9 @@ async function liveOnce(agent: TestAgent): Promise<void> {
   await agent.json("POST", `${sandbox.path}/dry-run`, { command: "echo x > y", paths: ["/"] });
   await agent.json("POST", `${sandbox.path}/stop`);
   await agent.json("POST", `${sandbox.path}/start`);
-  const victim = (await sandboxProcesses(agent)).at(-1);
-  if (victim !== undefined) process.kill(victim.pid, "SIGKILL");
+  const uid = await uidOf(agent, sandbox.id);
+  for (const { pid } of (await sandboxProcesses(agent)).filter((entry) => entry.uid === uid))
+    process.kill(pid, "SIGKILL");
   await until("the end is seen", async () => (await stateOf(agent, sandbox.id)) !== "ready");
   await agent.json("POST", `${sandbox.path}/start`);
   await sandbox.delete();
@@ -175,7 +181,7 @@ describe.skipIf(!isRoot)("kill -9 at every journal step", () => {
   test.each(CRASH_POINTS.filter((point) => !OTHER_SUITES.test(point)).map((point) => [point]))(
     "%s",
     async (point) => {
-      const agent = await startAgent({ env: {} });
+      const agent = await startAgent({ config: "reaper_interval_secs = 1" });
       const settled = await TestSandbox.create(agent);
       await settled.write("f", "settled");
       const before = await traceHost(agent);
@@ -185,7 +191,7 @@ describe.skipIf(!isRoot)("kill -9 at every journal step", () => {
       // One life that passes every step; the agent dies at the point, wherever that is.
       const crashed = agent.exited.then(() => "crashed");
       const life = liveOnce(agent).catch(() => undefined);
-      const outcome = await Promise.race([crashed, life.then(() => Promise.race([crashed, Bun.sleep(2_000)]))]);
+      const outcome = await Promise.race([crashed, life.then(() => Promise.race([crashed, Bun.sleep(4_000)]))]);
       expect(outcome).toBe("crashed");
       await agent.kill9();
       await agent.start();
