@@ -186,7 +186,7 @@ static long be_root_group(char **argv) { return as_result(setresgid(0, 0, 0)); }
 static long join_groups(char **argv) { gid_t group = 0; return as_result(setgroups(1, &group)); }
 static long take_priority(char **argv) { return as_result(setpriority(PRIO_PROCESS, 0, -20)); }
 static long realtime(char **argv) { struct sched_param p = {.sched_priority = 1}; return as_result(sched_setscheduler(0, SCHED_FIFO, &p)); }
-static long raise_nofile(char **argv) { struct rlimit r = {1 << 20, 1 << 20}; return as_result(setrlimit(RLIMIT_NOFILE, &r)); }
+static long raise_nofile(char **argv) { struct rlimit r = {1 << 18, 1 << 18}; return as_result(setrlimit(RLIMIT_NOFILE, &r)); }
 static long add_ambient(char **argv) { return as_result(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, 21, 0, 0)); }
 static long drop_nnp(char **argv) { return as_result(prctl(PR_SET_NO_NEW_PRIVS, 0, 0, 0, 0)); }
 
