@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -42,6 +42,20 @@ impl Memberships {
     /// Moves this process into the `work` groups.
     pub fn join_work(&self) -> io::Result<()> {
         join(&self.work)
+    }
+
+    /// Moves this process into the `work` groups of those hierarchies that also have an `init` leaf, so that
+    /// [`Self::join_init`] takes it out of all of them again.
+    pub fn visit_work(&self) -> io::Result<()> {
+        // Each hierarchy is a file system of its own.
+        let hierarchy = |procs: &File| procs.metadata().map(|metadata| metadata.dev());
+        let with_init = self.init.iter().map(hierarchy).collect::<io::Result<Vec<_>>>()?;
+        for procs in &self.work {
+            if with_init.contains(&hierarchy(procs)?) {
+                join(std::slice::from_ref(procs))?;
+            }
+        }
+        Ok(())
     }
 
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {

@@ -149,9 +149,6 @@ impl LaunchConfig {
                 {
                     return Err("sandbox_uid and supervisor_uid: two different users other than root are needed".into());
                 }
-                if !self.net_ports.is_empty() {
-                    return Err("net_ports: as root a network needs the dataplane".into());
-                }
                 Ok(())
             }
             (None, None) if !is_root => Ok(()),

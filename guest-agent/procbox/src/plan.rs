@@ -73,7 +73,7 @@ impl Plan {
             landlock_abi: facts.landlock_abi.min(config.max_abi.unwrap_or(u32::MAX)),
             ..Self::default()
         };
-        plan.judge_essentials(facts);
+        plan.judge_essentials(config, facts);
         plan.judge_isolation(config, facts);
         plan.judge_layers(config);
         plan.judge_limits(config);
@@ -107,7 +107,7 @@ impl Plan {
         }
     }
 
-    fn judge_essentials(&mut self, facts: &Facts) {
+    fn judge_essentials(&mut self, config: &LaunchConfig, facts: &Facts) {
         if !facts.seccomp {
             let why = reason(facts, "seccomp");
             self.refusals
@@ -116,6 +116,9 @@ impl Plan {
         if !facts.openat2 {
             let why = reason(facts, "openat2");
             self.refusals.push(format!("openat2 is not available ({why}): Linux 5.6 or newer is needed"));
+        }
+        if facts.root && !config.net_ports.is_empty() {
+            self.refusals.push("net_ports: a sandbox of root has its own network, which needs the dataplane".into());
         }
         if !self.namespaces && self.landlock_abi < 6 {
             self.refusals.push(
@@ -314,6 +317,14 @@ mod tests {
         assert!(message.contains("memory_mib") && message.contains("/no/such/path"));
         assert_eq!(plan.refusal(true), None);
         assert_eq!(plan.enforcement(&asked).not_enforced.len(), 2);
+    }
+
+    #[test]
+    fn ports_of_root_wait_for_the_dataplane() {
+        let asked = LaunchConfig { net_ports: vec![80], ..config(Isolation::Auto) };
+        assert!(Plan::new(&asked, &full()).refusal(true).unwrap().contains("dataplane"));
+        let as_user = Facts { root: false, ..full() };
+        assert_eq!(Plan::new(&asked, &as_user).refusal(false), None);
     }
 
     #[test]

@@ -65,10 +65,11 @@ pub fn enter(config: &LaunchConfig, plan: &Plan, groups: &Memberships, launcher:
     process::hide_from_peers().map_err(during("hiding from the sandbox"))
 }
 
-/// Joins the `init` leaves. The namespace is made while in `work`, so that it holds every command's group.
+/// Joins the `init` leaves. The namespace is made while in `work`, so that it holds every command's group; in a
+/// hierarchy without an `init` leaf this process stays where the agent is.
 fn enter_groups(plan: &Plan, groups: &Memberships) -> Result<(), String> {
     if plan.cgroup_namespace {
-        groups.join_work().map_err(during("joining the work control groups"))?;
+        groups.visit_work().map_err(during("joining the work control groups"))?;
         unshare(CloneFlags::CLONE_NEWCGROUP).map_err(during("making the control group namespace"))?;
     }
     groups.join_init().map_err(during("joining the init control groups"))

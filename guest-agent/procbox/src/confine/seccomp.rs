@@ -68,6 +68,8 @@ const COMMAND_ABSENT: [c_long; 4] = [SYS_clone3, SYS_io_uring_setup, SYS_io_urin
 const NEW_NAMESPACES: u32 =
     (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET) as u32;
 const SOCKET_TYPE_MASK: u32 = 0xf;
+const SHARED_NETWORK_FAMILIES: [u32; 2] = [AF_INET as u32, AF_INET6 as u32];
+const OWN_NETWORK_FAMILIES: [u32; 4] = [AF_INET as u32, AF_INET6 as u32, AF_UNIX as u32, AF_NETLINK as u32];
 const WHOLE: u32 = u32::MAX;
 const TIOCLINUX: u32 = 0x541c;
 
@@ -112,18 +114,20 @@ pub fn for_commands(shared: Shared) -> Filter {
         refuse(SYS_ioctl, When::Equal(1, WHOLE, TIOCSTI as u32)),
         refuse(SYS_ioctl, When::Equal(1, WHOLE, TIOCLINUX)),
         // The sandbox's helpers have the same user: their limits are not for commands to lower.
-        refuse(SYS_prlimit64, When::NotEqual(0, 0)),
-        // Virtual sockets reach the host past every other layer.
-        refuse(SYS_socket, When::Equal(0, WHOLE, AF_VSOCK as u32)),
+        refuse(SYS_prlimit64, When::NoneOf(0, &[0])),
+        // Some families reach the host past every other layer (virtual sockets); others are kernel code that no
+        // command needs to reach.
+        refuse(
+            SYS_socket,
+            When::NoneOf(0, if shared.network { &SHARED_NETWORK_FAMILIES } else { &OWN_NETWORK_FAMILIES }),
+        ),
     ]);
     refusals.extend(SUBVOLUME_REQUESTS.map(|request| refuse(SYS_ioctl, When::Equal(1, WHOLE, request))));
     if shared.ipc {
         refusals.extend(IPC.iter().map(always));
     }
     if shared.network {
-        for family in [AF_PACKET, AF_NETLINK, AF_UNIX] {
-            refusals.push(refuse(SYS_socket, When::Equal(0, WHOLE, family as u32)));
-        }
+        // Without a namespace of their own, commands get what the TCP rules govern and nothing else.
         for kind in [SOCK_DGRAM, SOCK_RAW] {
             refusals.push(refuse(SYS_socket, When::Equal(1, SOCKET_TYPE_MASK, kind as u32)));
         }
@@ -203,6 +207,10 @@ mod tests {
         assert_eq!(errno_of(true, SYS_socket, [AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0]), EPERM);
         assert_eq!(errno_of(true, SYS_socket, [AF_INET, SOCK_STREAM, 0]), 0);
         assert_eq!(errno_of(true, SYS_socket, [AF_UNIX, SOCK_STREAM, 0]), EPERM);
+        assert_eq!(errno_of(false, SYS_socket, [AF_UNIX, SOCK_STREAM, 0]), 0);
+        assert_eq!(errno_of(false, SYS_socket, [AF_NETLINK, SOCK_RAW, 0]), 0);
+        assert_eq!(errno_of(false, SYS_socket, [AF_VSOCK, SOCK_STREAM, 0]), EPERM);
+        assert_eq!(errno_of(false, SYS_socket, [AF_ALG, SOCK_SEQPACKET, 0]), EPERM);
         assert_eq!(errno_of(true, SYS_shmget, [IPC_PRIVATE, 1, 0]), EPERM);
         assert_eq!(errno_of(false, SYS_ioctl, [0, TIOCSTI as c_int, 0]), EPERM);
         assert_eq!(errno_of(false, SYS_ioctl, [0, 0x5000_940e, 0]), EPERM);

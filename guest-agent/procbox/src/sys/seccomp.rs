@@ -31,8 +31,8 @@ pub enum When {
     AnyBit(u32, u32),
     /// Argument `.0`, masked with `.1`, equals `.2`.
     Equal(u32, u32, u32),
-    /// Argument `.0` is not `.1`.
-    NotEqual(u32, u32),
+    /// Argument `.0` is none of `.1`.
+    NoneOf(u32, &'static [u32]),
 }
 
 /// Refuse `call` with `errno`.
@@ -95,7 +95,11 @@ fn append(code: &mut Vec<libc::sock_filter>, refusal: &Refusal) {
         }
         When::AnyBit(argument, bits) => (argument, vec![jump(IF_ANY_BIT, bits, 0, 1)]),
         When::Equal(argument, mask, value) => (argument, vec![statement(AND, mask), jump(IF_EQUAL, value, 0, 1)]),
-        When::NotEqual(argument, value) => (argument, vec![jump(IF_EQUAL, value, 1, 0)]),
+        When::NoneOf(argument, values) => {
+            // A match jumps over the comparisons that are left and the verdict.
+            let left = (1..=values.len() as u8).rev();
+            (argument, values.iter().zip(left).map(|(value, left)| jump(IF_EQUAL, *value, left, 0)).collect())
+        }
     };
     let block_length = test.len() as u8 + 3;
     code.push(jump(IF_EQUAL, number, 0, block_length));

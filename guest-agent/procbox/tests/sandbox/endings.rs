@@ -1,7 +1,7 @@
 //! How a sandbox begins to be and how it ends: nothing is left, and everybody who waits is told.
 
 use crate::Case;
-use crate::client::{Connection, shell};
+use crate::client::{Connection, Heard, shell};
 use crate::fixture::{Place, Sandbox, TOKEN};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ fn stubborn_shutdown() {
     let mut sandbox = Sandbox::new();
     let mut running = sandbox.connect();
     running.start("exec", &shell("trap '' TERM; echo ready; sleep 60 & wait; sleep 60"));
-    running.hear().unwrap();
+    while !matches!(running.hear().unwrap(), Heard::Data(..)) {}
     let began = Instant::now();
     let mut asking = sandbox.connect();
     asking.start("shutdown", &ShutdownRequest { grace_ms: 300 });

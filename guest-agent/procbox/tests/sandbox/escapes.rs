@@ -2,7 +2,7 @@
 //! calls of its own choosing; each must fail.
 
 use crate::Case;
-use crate::fixture::{Place, Sandbox};
+use crate::fixture::{Place, Sandbox, program};
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -150,7 +150,7 @@ const ATTEMPTS: &[Attempt] = &[
 /// Makes every attempt inside one sandbox and checks that none but those `harmless` there succeeded and the sandbox
 /// lives.
 fn try_all(place: Place, harmless: &[&str]) {
-    let program = std::env::current_exe().unwrap();
+    let program = program();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let abstract_name = format!("procbox-escape-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();

@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,6 +20,17 @@ pub const TOKEN: &str = "a secret of the test";
 const UID_BASE: u32 = 610_000;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// This program, where every user may run it.
+pub fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let copy = std::env::temp_dir().join(format!("procbox-test-{}", std::process::id()));
+        fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        copy
+    })
+}
 
 /// Directories and control groups of one sandbox, before it is launched.
 pub struct Place {
@@ -122,6 +134,18 @@ impl Place {
         self
     }
 
+    /// Leaves init where the launcher is in the version 1 hierarchies.
+    pub fn without_v1_init(self) -> Self {
+        self.with(|config| {
+            let v1: Vec<Value> = config["cgroup"]["work_v1"].as_array().unwrap().clone();
+            let is_v1 = |procs: &Value| {
+                let group = Path::new(procs.as_str().unwrap()).parent().unwrap().with_file_name("work");
+                v1.iter().any(|work| Path::new(work.as_str().unwrap()) == group)
+            };
+            config["cgroup"]["init_procs"].as_array_mut().unwrap().retain(|procs| !is_v1(procs));
+        })
+    }
+
     pub fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
         change(&mut self.config);
         self
@@ -184,7 +208,7 @@ impl Drop for Place {
 }
 
 fn launcher(mode: &str, uid: u32, token: Option<OwnedFd>) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(program());
     command.arg(mode).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     if uid != 0 {
         command.uid(uid).gid(uid);

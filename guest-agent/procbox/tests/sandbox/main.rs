@@ -23,7 +23,10 @@ fn main() {
         Some("procbox-plan") => std::process::exit(procbox::plan()),
         Some("procbox-probe") => std::process::exit(procbox::probe()),
         Some("attempt") => return escapes::attempt(&arguments[1..]),
-        Some("--measure") => return running::measure(),
+        Some("--measure") => {
+            running::measure();
+            return std::fs::remove_file(fixture::program()).unwrap();
+        }
         _ => (),
     }
     assert!(nix::unistd::geteuid().is_root(), "these tests make control groups and change users: run them as root");
@@ -47,6 +50,7 @@ fn main() {
             failed.push(*name);
         }
     }
+    std::fs::remove_file(fixture::program()).unwrap();
     let word = if failed.is_empty() { "ok" } else { "FAILED" };
     let (count, bad) = (cases.len(), failed.len());
     println!("\ntest result: {word}. {} passed; {bad} failed; 0 ignored; 0 measured; 0 filtered out", count - bad);
