@@ -14,8 +14,9 @@ let before: HostTrace;
 
 beforeAll(async () => {
   agent = await TestAgent.start({ poolMib: 3072, procbox: "max_workspace_mib = 256" });
-  neighbour = await TestSandbox.create(agent);
+  await (await TestSandbox.create(agent)).delete();
   before = await traceHost(agent);
+  neighbour = await TestSandbox.create(agent);
 });
 afterEach(async () => {
   const started = performance.now();
@@ -23,9 +24,10 @@ afterEach(async () => {
   expect(performance.now() - started).toBeLessThan(3_000);
 });
 afterAll(async () => {
+  await neighbour.delete();
   expect(await traceHost(agent)).toEqual(before);
   await agent?.dispose();
-});
+}, 60_000);
 
 describe("commands", () => {
   let sandbox: TestSandbox;
