@@ -85,7 +85,7 @@ pub struct Command {
     pub kill_group: bool,
 }
 
-/// The spawner's answer.
+/// The answer to a [`Command`]: from the command itself, or from the spawner that could not fork it.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromSpawner {
     Pid(i32),

@@ -195,7 +195,6 @@ impl Init {
             }
             Ok(FromSpawner::Errno(errno)) => FromInit::NotSpawned { execution, errno },
             Err(error) => {
-                self.stop_spawner();
                 let errno = error.raw_os_error().unwrap_or(libc::EINTR);
                 FromInit::NotSpawned { execution, errno }
             }
@@ -204,24 +203,24 @@ impl Init {
     }
 
     /// One question, one answer. A command of the sandbox may have killed or stopped the spawner, which runs with
-    /// its rights: a dead one is replaced here, a stopped one by the caller after the answer's time is up.
+    /// its rights; it is replaced then and asked again, which is safe because the command itself gives the answer.
     fn ask_spawner(&mut self, command: &[u8], descriptors: &[OwnedFd]) -> io::Result<FromSpawner> {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        if self.spawner.is_none() {
-            self.start_spawner()?;
-        }
-        let socket = |init: &Self| init.spawner.as_ref().expect("just started").socket.try_clone();
-        let mut asked = packet::send(socket(self)?.as_fd(), command, &borrowed);
-        if asked.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        let mut failure = io::Error::from_raw_os_error(libc::EINTR);
+        for _ in 0..SPAWNER_ATTEMPTS_MAX {
+            if self.spawner.is_none() {
+                self.start_spawner()?;
+            }
+            let socket = &self.spawner.as_ref().expect("just started").socket;
+            let asked = packet::send(socket.as_fd(), command, &borrowed);
+            match asked.and_then(|()| packet::receive_body(socket.as_fd())) {
+                Ok(Some(answer)) => return control::decode(&answer),
+                Ok(None) => (),
+                Err(error) => failure = error,
+            }
             self.stop_spawner();
-            self.start_spawner()?;
-            asked = packet::send(socket(self)?.as_fd(), command, &borrowed);
         }
-        asked?;
-        match packet::receive_body(socket(self)?.as_fd())? {
-            Some(body) => control::decode(&body),
-            None => Err(io::Error::from_raw_os_error(libc::EINTR)),
-        }
+        Err(failure)
     }
 
     fn start_spawner(&mut self) -> io::Result<()> {

@@ -21,6 +21,8 @@ pub const INLINE_COMMAND_BYTES_MAX: usize = wire::limits::ARGUMENT_MAX;
 
 /// Milliseconds the spawner may take for one fork before it counts as stopped and is replaced.
 pub const SPAWNER_ANSWER_MS_MAX: u64 = 2_000;
+/// Spawners that may be killed or stopped under one command before it is refused.
+pub const SPAWNER_ATTEMPTS_MAX: usize = 3;
 /// Milliseconds the sandbox may take to come up.
 pub const LAUNCH_MS_MAX: u64 = 30_000;
 /// Milliseconds a command may take from its fork to its execve.

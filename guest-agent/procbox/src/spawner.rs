@@ -61,22 +61,26 @@ impl<'a> Spawner<'a> {
 
     fn serve(&self) -> io::Result<()> {
         while let Some(packet) = packet::receive(self.socket.as_fd())? {
-            let answer = match self.spawn(packet) {
-                Ok(pid) => FromSpawner::Pid(pid),
-                Err(error) => FromSpawner::Errno(error.raw_os_error().unwrap_or(libc::EINVAL)),
-            };
-            control::send(self.socket.as_fd(), &answer)?;
+            if let Err(error) = self.spawn(packet) {
+                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+                control::send(self.socket.as_fd(), &FromSpawner::Errno(errno))?;
+            }
         }
         Ok(())
     }
 
-    fn spawn(&self, packet: Packet) -> io::Result<i32> {
+    /// Forks a command, which says itself that it is there. So a command that init has not heard of has not run,
+    /// whatever was killed on the way, and never will once init has closed the socket.
+    fn spawn(&self, packet: Packet) -> io::Result<()> {
         let command: Command = control::decode(&packet.body)?;
         let (has_leaf, kill_group) = (command.has_leaf, command.kill_group);
         let descriptors = Descriptors::take(packet.descriptors, &command)?;
         match process::fork_sibling(descriptors.leaf.as_ref().map(AsFd::as_fd))? {
-            Forked::Parent(pid) => Ok(pid.as_raw()),
+            Forked::Parent(_) => Ok(()),
             Forked::Child => process::exit_with(|| {
+                if control::send(self.socket.as_fd(), &FromSpawner::Pid(nix::unistd::getpid().as_raw())).is_err() {
+                    return 127;
+                }
                 let become_command = move || self.become_command(&command, descriptors);
                 if has_leaf { become_command() } else { minder::run(kill_group, become_command) }
             }),
