@@ -105,11 +105,14 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
   };
 }
 
-/** Supervisors have uids of their own and pass through the run directory to the one that is theirs. */
+/**
+ * Others may pass through but not list: supervisors have uids of their own and a socket directory each, and a sandbox
+ * without a mount namespace reaches its workspace by its path on the host. What is private is private by itself.
+ */
 async function makeDirectories(config: Config): Promise<void> {
   const directories = [
-    { path: config.state_dir, mode: 0o700 },
-    { path: join(config.state_dir, "instances"), mode: 0o700 },
+    { path: config.state_dir, mode: 0o711 },
+    { path: join(config.state_dir, "instances"), mode: 0o711 },
     { path: config.run_dir, mode: 0o711 },
     { path: join(config.run_dir, "sandboxes"), mode: 0o711 },
   ];

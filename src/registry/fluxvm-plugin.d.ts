@@ -242,7 +242,7 @@ declare module "fluxvm/plugin" {
     readonly spec: JsonObject;
     /** Values of the leases that the plan asked for, for example `{ uid: 200017 }`. */
     readonly leases: Readonly<Record<string, number>>;
-    /** The instance's own directory for host-side files, 0700 root; outside the sandbox. */
+    /** The instance's own directory for host-side files, 0711; outside the sandbox. */
     readonly instanceDir: string;
     /** Directory for sockets, made by the core, short enough for a socket path. */
     readonly socketDir: string;

@@ -52,7 +52,7 @@ describe("create", () => {
     });
     expect(held.processes).toHaveLength(1);
     const directory = await lstat(join(world.instancesDir, record.id));
-    expect(directory.mode & 0o777).toBe(0o700);
+    expect(directory.mode & 0o777).toBe(0o711);
     expect(await readlink(join(world.instancesDir, record.id, "files"))).toBe(join(world.root, record.id));
     expect(world.events.map(({ action }) => action)).toEqual(["created", "ready"]);
   });

@@ -57,7 +57,8 @@ export class Places {
   }
 
   async makeInstanceDir(name: string): Promise<void> {
-    await mkdir(this.instanceDir(name), { mode: 0o700 });
+    // Passable, because a sandbox without a mount namespace reaches its workspace below it by name.
+    await mkdir(this.instanceDir(name), { mode: 0o711 });
   }
 
   /** Also called before every launch, because the run directory does not survive a reboot of the host. */

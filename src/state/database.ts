@@ -188,13 +188,16 @@ function refusal(error: unknown): Outcome {
   return null;
 }
 
+/** Others may pass through (workspaces lie below), and neither list nor write. */
+const STATE_DIR_MODE = 0o711;
+
 function makePrivate(stateDir: string, path: string): void {
-  mkdirSync(stateDir, { recursive: true, mode: 0o700 });
+  mkdirSync(stateDir, { recursive: true, mode: STATE_DIR_MODE });
   const found = lstatSync(stateDir);
   if (!found.isDirectory() || found.uid !== process.geteuid?.()) {
     throw new AgentError("STATE_UNAVAILABLE", `${stateDir} is not a directory that belongs to this user`);
   }
-  if ((found.mode & 0o077) !== 0) chmodSync(stateDir, 0o700);
+  if ((found.mode & 0o777 & ~STATE_DIR_MODE) !== 0) chmodSync(stateDir, STATE_DIR_MODE);
   // SQLite gives its other files the mode of this one.
   const file = openSync(path, constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW, 0o600);
   fchmodSync(file, 0o600);

@@ -215,7 +215,7 @@ describe("opening", () => {
   test("keeps the directory and the files private", async () => {
     const store = await start();
     await store.commit([record("a")]);
-    expect(statSync(state()).mode & 0o777).toBe(0o700);
+    expect(statSync(state()).mode & 0o777).toBe(0o711);
     for (const name of ["agent.db", "agent.db-wal", "ballast"]) {
       expect(statSync(`${state()}/${name}`).mode & 0o777).toBe(0o600);
     }
@@ -225,7 +225,7 @@ describe("opening", () => {
     chmodSync(state(), 0o755);
     chmodSync(`${state()}/agent.db`, 0o644);
     await start();
-    expect(statSync(state()).mode & 0o777).toBe(0o700);
+    expect(statSync(state()).mode & 0o777).toBe(0o711);
     expect(statSync(`${state()}/agent.db`).mode & 0o777).toBe(0o600);
   });
 

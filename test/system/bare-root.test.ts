@@ -83,14 +83,20 @@ describe.skipIf(!isRoot)("dist/fluxctl alone in a Debian root", () => {
       test -e /etc/fluxvm/config.toml || fluxctl init
       fluxctl config check
       fluxctl doctor >/tmp/doctor
-      printf '[sandbox.procbox]\\nenabled = true\\nuid_base = 700000\\nuid_count = 16\\n' > /tmp/procbox.toml
-      { grep -v '^\\[sandbox.procbox\\]' /etc/fluxvm/config.toml; cat /tmp/procbox.toml; } > /tmp/config.toml
+      TOKEN=$(sed -n 's/^ *token *= *"\\(.*\\)"/\\1/p' /etc/fluxvm/config.toml | head -1)
+      cat > /tmp/config.toml <<TOML
+[[auth.tokens]]
+token = "$TOKEN"
+role = "admin"
+[sandbox.procbox]
+enabled = true
+uid_base = 700000
+uid_count = 16
+TOML
       chmod 600 /tmp/config.toml
       export FLUXVM_CONFIG=/tmp/config.toml
       fluxctl serve 2>/tmp/agent.log &
       AGENT=$!
-      TOKEN=$(sed -n 's/^ *token *= *"\\(.*\\)"/\\1/p' /tmp/config.toml | head -1)
-      export FLUXVM_TOKEN=$TOKEN
       i=0; until fluxctl sandbox list >/dev/null 2>&1; do i=$((i+1)); [ $i -lt 200 ] || { cat /tmp/agent.log; exit 1; }; sleep 0.05; done
       ID=$(fluxctl sandbox create -o json | sed -n 's/.*"id": *"\\([^"]*\\)".*/\\1/p' | head -1)
       echo one | fluxctl sandbox write $ID a

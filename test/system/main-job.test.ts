@@ -149,6 +149,28 @@ describe("process sandbox over HTTP", () => {
   });
 });
 
+test.each(["off", "auto", "strict"])(
+  "isolation %s: confined, and the same main job",
+  async (isolation) => {
+    const other = await TestAgent.start({ procbox: `isolation = "${isolation}"` });
+    try {
+      const sandbox = await TestSandbox.create(other);
+      await sandbox.write("a", "1");
+      await sandbox.baseline();
+      expect((await sandbox.run("cat /etc/shadow || cat /root/.profile || touch /tmp/x")).exit_code).not.toBe(0);
+      await sandbox.run('cd "$WORKSPACE" && echo 2 > b; kill -9 -1');
+      expect(await sandbox.changes()).toMatchObject({ added: ["/b"], modified: [], deleted: [] });
+      const dry = await other.json("POST", `${sandbox.path}/dry-run`, { command: 'rm "$WORKSPACE/a"', paths: ["/"] });
+      expect(dry.body).toMatchObject({ exit_code: 0, changes: { deleted: ["/a"] } });
+      expect(await sandbox.read("a")).toBe("1");
+      await sandbox.delete();
+    } finally {
+      await other.dispose();
+    }
+  },
+  30_000,
+);
+
 test("audit lines name the actor and never the token", async () => {
   await agent.json("GET", "/v1/sandboxes");
   const log = await agent.log();
