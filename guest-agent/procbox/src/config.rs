@@ -118,6 +118,9 @@ impl LaunchConfig {
     }
 
     fn check_grants(&self) -> Result<(), String> {
+        if ["/proc", "/dev"].iter().any(|own| self.mount_at.starts_with(own)) {
+            return Err("mount_at: /proc and /dev are the sandbox's own".into());
+        }
         for (name, paths) in [("read_paths", &self.read_paths), ("write_paths", &self.write_paths)] {
             if paths.len() > PATHS_MAX {
                 return Err(format!("{name}: more than {PATHS_MAX}"));
@@ -239,6 +242,12 @@ mod tests {
         for path in ["usr", "/usr/../etc", "/", "/usr/./x\u{0}", "/workspace/in", "/proc/1", "/dev"] {
             assert!(read_with(|value| value["read_paths"] = serde_json::json!([path])).is_err(), "{path}");
         }
+    }
+
+    #[test]
+    fn the_workspace_covers_nothing_of_the_sandbox() {
+        assert!(read_with(|value| value["mount_at"] = "/dev/pts/x".into()).is_err());
+        assert!(read_with(|value| value["mount_at"] = "/proc".into()).is_err());
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn live(setting: Setting, control: OwnedFd) -> i32 {
         deadline: None,
     };
     let ended = init.serve();
-    init.end_everything();
+    init.signal_everything(libc::SIGKILL);
     i32::from(ended.is_err())
 }
 
@@ -116,9 +116,11 @@ impl Init {
                 self.reap()?;
             }
             if control_ready {
-                match packet::receive(self.control.as_fd())? {
-                    Some(packet) => self.handle(packet)?,
-                    None => return Ok(()),
+                match packet::receive(self.control.as_fd()) {
+                    Ok(Some(packet)) => self.handle(packet)?,
+                    Ok(None) => return Ok(()),
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => (),
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -143,42 +145,40 @@ impl Init {
         Ok((watched[0].any().unwrap_or(true), watched[1].any().unwrap_or(true)))
     }
 
+    /// Does what the supervisor asks. What makes no sense, or has no target any more, is nothing to end for.
     fn handle(&mut self, packet: Packet) -> io::Result<()> {
-        match control::decode(&packet.body)? {
-            ToInit::Spawn { execution, command } => self.spawn(execution, &command, &packet.descriptors),
+        let Ok(message) = control::decode(&packet.body) else { return Ok(()) };
+        match message {
+            ToInit::Spawn { execution, command } => return self.spawn(execution, &command, &packet.descriptors),
             ToInit::StartWorker { worker } => self.start_worker(worker, packet.descriptors),
             ToInit::KillWorker { worker } => {
                 let pid = self.workers.iter().find(|(_, id)| **id == worker).map(|(pid, _)| *pid);
-                pid.map_or(Ok(()), |pid| process::signal(pid.as_raw(), libc::SIGKILL))
+                let _ = pid.map(|pid| process::signal(pid.as_raw(), libc::SIGKILL));
             }
             // A minder's group must not lose its minder.
             ToInit::Signal { execution, signal: libc::SIGKILL } => self.kill_tree(execution),
             ToInit::Signal { execution, signal } => {
-                let pid = self.pid_of(execution).map(|(pid, _)| pid);
-                pid.map_or(Ok(()), |pid| process::signal(-pid.as_raw(), signal))
+                let _ = self.pid_of(execution).map(|(pid, _)| process::signal(-pid.as_raw(), signal));
             }
             ToInit::KillTree { execution } => self.kill_tree(execution),
             ToInit::Shutdown { grace_ms } => {
-                // Everything that runs, daemons too; the sandbox's own helpers block it. See `end_everything` for
-                // what bounds it.
-                process::signal(-1, libc::SIGTERM)?;
+                // Daemons too; the sandbox's own helpers block it.
+                self.signal_everything(libc::SIGTERM);
                 let grace = Duration::from_millis(grace_ms.min(SHUTDOWN_GRACE_MS_MAX));
                 self.deadline = Some(Instant::now() + grace);
-                Ok(())
             }
         }
+        Ok(())
     }
 
-    fn kill_tree(&self, execution: u64) -> io::Result<()> {
-        match self.pid_of(execution) {
-            Some((pid, true)) => {
-                process::queue_signal(pid, spawner::KILL_TREE_SIGNAL)?;
+    fn kill_tree(&self, execution: u64) {
+        let _ = match self.pid_of(execution) {
+            Some((pid, true)) => process::queue_signal(pid, spawner::KILL_TREE_SIGNAL)
                 // A stopped minder would not hear it.
-                process::signal(pid.as_raw(), libc::SIGCONT)
-            }
+                .and_then(|()| process::signal(pid.as_raw(), libc::SIGCONT)),
             Some((pid, false)) => process::signal(-pid.as_raw(), libc::SIGKILL),
             None => Ok(()),
-        }
+        };
     }
 
     fn pid_of(&self, execution: u64) -> Option<(Pid, bool)> {
@@ -187,7 +187,10 @@ impl Init {
 
     /// Hands a command to the spawner and tells the supervisor what came of it.
     fn spawn(&mut self, execution: u64, command: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
-        let minded = !control::decode::<control::Command>(command)?.has_leaf;
+        let Ok(control::Command { has_leaf, .. }) = control::decode(command) else {
+            return control::send(self.control.as_fd(), &FromInit::NotSpawned { execution, errno: libc::EINVAL });
+        };
+        let minded = !has_leaf;
         let answer = match self.ask_spawner(command, descriptors) {
             Ok(FromSpawner::Pid(pid)) => {
                 self.executions.insert(Pid::from_raw(pid), Execution { id: execution, minded });
@@ -245,17 +248,14 @@ impl Init {
         }
     }
 
-    fn start_worker(&mut self, worker: u64, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {
+    fn start_worker(&mut self, worker: u64, mut descriptors: Vec<OwnedFd>) {
         // The supervisor sees a worker that was not started by the end of its socket.
-        let Some(socket) = descriptors.pop() else { return Ok(()) };
+        let Some(socket) = descriptors.pop() else { return };
         match process::fork() {
             Ok(Forked::Child) => worker::run(socket),
-            Ok(Forked::Parent(pid)) => {
-                self.workers.insert(pid, worker);
-            }
+            Ok(Forked::Parent(pid)) => drop(self.workers.insert(pid, worker)),
             Err(_) => (),
         }
-        Ok(())
     }
 
     /// Takes every child that has ended, and tells of those the supervisor waits for.
@@ -264,7 +264,9 @@ impl Init {
             if let Some(execution) = self.executions.remove(&pid) {
                 let told = if execution.minded { minder::command_status(status) } else { Some(status) };
                 let status = told.unwrap_or_else(|| {
-                    self.end_commands();
+                    // What a killed minder leaves has no name: everything goes, workers and spawner too, which are
+                    // forked anew when needed.
+                    self.signal_everything(libc::SIGKILL);
                     status
                 });
                 control::send(self.control.as_fd(), &FromInit::Exited { execution: execution.id, status })?;
@@ -277,17 +279,10 @@ impl Init {
         Ok(())
     }
 
-    /// A minder that was killed leaves processes that nobody can name: everything goes, workers and spawner too,
-    /// which are forked anew when needed.
-    fn end_commands(&mut self) {
-        let _ = process::signal(-1, libc::SIGKILL);
-    }
-
-    /// Kills all there is. In a pid namespace the kernel does the same when init exits; without one this is the
-    /// Landlock domain, which bounds whom the signal can reach.
-    fn end_everything(&mut self) {
+    /// Signals all there is but init. Without a pid namespace it is the Landlock domain that bounds whom it reaches.
+    fn signal_everything(&self, signal: i32) {
         let bounded = self.setting.plan.namespaces || self.setting.plan.landlock_abi >= 6;
         assert!(bounded, "the plan refuses a sandbox whose signals could leave it");
-        let _ = process::signal(-1, libc::SIGKILL);
+        let _ = process::signal(-1, signal);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::client::{Connection, Outcome, shell};
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -39,6 +39,8 @@ pub struct Place {
     groups: Vec<PathBuf>,
     /// The launcher's user.
     uid: u32,
+    /// `cgroup.procs` of the group that the launcher is started in.
+    start_in: Option<PathBuf>,
 }
 
 impl Place {
@@ -58,6 +60,25 @@ impl Place {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let mut place = Self::bare(number, uid, uid);
         place.config["limits"]["address_space"] = true.into();
+        place
+    }
+
+    /// As [`Self::of_user`], with a version 2 group that is delegated to the user.
+    pub fn of_user_with_groups(uid: u32) -> Self {
+        let mut place = Self::of_user(uid);
+        place.make_groups(COUNT.fetch_add(1, Ordering::Relaxed));
+        let work = PathBuf::from(place.config["cgroup"]["work_v2"].as_str().unwrap());
+        let base = work.parent().unwrap();
+        let start_in = base.join("launcher");
+        fs::create_dir(&start_in).unwrap();
+        let init = base.join("init");
+        for group in [base, &work, &init, &start_in] {
+            for path in [group.to_owned(), group.join("cgroup.procs")] {
+                chown(path, Some(uid), Some(uid)).unwrap();
+            }
+        }
+        place.config["cgroup"] = json!({"init_procs": [init.join("cgroup.procs")], "work_v2": work, "work_v1": []});
+        place.start_in = Some(start_in.join("cgroup.procs"));
         place
     }
 
@@ -84,7 +105,7 @@ impl Place {
                        "file_size_max_bytes": null, "open_files": 256},
             "cgroup": null, "exit_record": run.join("exit.json"),
         });
-        Self { directory, config, groups: Vec::new(), uid }
+        Self { directory, config, groups: Vec::new(), uid, start_in: None }
     }
 
     fn make_groups(&mut self, number: u32) {
@@ -172,24 +193,24 @@ impl Place {
     }
 
     /// Starts a launcher and reads its report.
-    pub fn launch(self) -> Result<Sandbox, (Self, Value)> {
+    pub fn launch(self) -> Result<Sandbox, Box<(Self, Value)>> {
         let (token_reader, token_writer) = nix::unistd::pipe().unwrap();
         fs::File::from(token_writer).write_all(TOKEN.as_bytes()).unwrap();
-        let mut child = launcher("procbox", self.uid, Some(token_reader));
+        let mut child = launcher("procbox", self.uid, Some(token_reader), self.start_in.as_deref());
         child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes()).unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let report: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no report but {line:?}"));
         if report["ok"] != true {
             child.wait().unwrap();
-            return Err((self, report));
+            return Err(Box::new((self, report)));
         }
         Ok(Sandbox { place: self, child, report })
     }
 
     /// What `procbox-plan` says.
     pub fn plan(&self) -> Value {
-        let mut child = launcher("procbox-plan", self.uid, None);
+        let mut child = launcher("procbox-plan", self.uid, None, None);
         child.stdin.take().unwrap().write_all(self.config.to_string().as_bytes()).unwrap();
         let mut text = String::new();
         child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -207,16 +228,20 @@ impl Drop for Place {
     }
 }
 
-fn launcher(mode: &str, uid: u32, token: Option<OwnedFd>) -> Child {
+fn launcher(mode: &str, uid: u32, token: Option<OwnedFd>, start_in: Option<&Path>) -> Child {
     let mut command = Command::new(program());
     command.arg(mode).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     if uid != 0 {
         command.uid(uid).gid(uid);
     }
+    let mut group = start_in.map(|procs| OpenOptions::new().write(true).open(procs).unwrap());
     if let Some(token) = token {
-        // SAFETY: dup2 is all that happens between fork and execve, and it may.
+        // SAFETY: a write and a dup2 are all that happens between fork and execve, and they may.
         unsafe {
             command.pre_exec(move || {
+                if let Some(group) = &mut group {
+                    group.write_all(b"0")?;
+                }
                 let moved = libc::dup2(token.as_raw_fd(), 3);
                 if moved == 3 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
             })
@@ -251,7 +276,7 @@ impl Sandbox {
     }
 
     pub fn of(place: Place) -> Self {
-        place.launch().unwrap_or_else(|(_, report)| panic!("{report}"))
+        place.launch().unwrap_or_else(|failed| panic!("{}", failed.1))
     }
 
     pub fn connect(&self) -> Connection {

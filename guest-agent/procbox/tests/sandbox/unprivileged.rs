@@ -14,6 +14,7 @@ pub const CASES: &[Case] = &[
     ("an ordinary user's commands are kept together", kept_together),
     ("an ordinary user may grant ports of the host's network", ports),
     ("an ordinary user has Landlock-only sandboxes", landlock_only),
+    ("a delegated control group of an ordinary user is used", delegated),
     ("limits hold without control groups", limits),
 ];
 
@@ -68,6 +69,16 @@ fn landlock_only() {
     // Its parent is its minder. Without it, what it started has no name, and everything ends but the sandbox.
     assert_eq!(sandbox.run("kill -9 $PPID; sleep 60").status.signal, Some(libc::SIGKILL));
     assert_eq!(sandbox.run("echo here").stdout, "here\n");
+}
+
+fn delegated() {
+    let sandbox = Sandbox::of(Place::of_user_with_groups(NOBODY));
+    let work = sandbox.place.config["cgroup"]["work_v2"].as_str().unwrap().to_owned();
+    assert_eq!(sandbox.output("echo here"), "here");
+    assert!(std::path::Path::new(&work).join("e0").is_dir(), "commands have leaves");
+    let daemon = "(setsid sh -c 'echo $$ > pid; exec sleep 60' &) ; while [ ! -s pid ]; do :; done; echo started";
+    assert_eq!(sandbox.output(daemon), "started");
+    assert_eq!(sandbox.output("ps -e -o comm= | grep -c sleep || true"), "0");
 }
 
 fn limits() {
