@@ -9,7 +9,7 @@ use crate::init::{self, Setting};
 use crate::limits::*;
 use crate::plan::Plan;
 use crate::probe::Facts;
-use crate::report::{Failure, FailureCode, LaunchReport, Ready, boot_id, start_ticks};
+use crate::report::{ExitRecordPlace, Failure, FailureCode, LaunchReport, Ready, boot_id, start_ticks};
 use crate::supervisor::{self, Inheritance};
 use crate::sys::packet;
 use crate::sys::process::{self, Forked};
@@ -128,20 +128,12 @@ fn settle(
     await_init(&control).map_err(Failure::launch)?;
     let token = read_token(token).map_err(|error| Failure::launch(during("reading the token")(error)))?;
     let ready = ready(&config, &plan, init).map_err(|error| Failure::launch(during("identifying processes")(error)))?;
+    let exit_record = ExitRecordPlace::open(&config.exit_record).map_err(|error| unusable_record(&config, error))?;
     let groups: Vec<u32> = config.sandbox_uid.into_iter().collect();
     rights::give_up(config.supervisor_uid, &groups).map_err(Failure::launch)?;
     process::hide_from_peers().map_err(|error| Failure::launch(during("hiding the supervisor")(error)))?;
-    let directory = config.exit_record.parent().unwrap_or(Path::new("/"));
-    nix::unistd::access(directory, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).map_err(
-        |error| {
-            let path = directory.display();
-            Failure::new(
-                FailureCode::BadConfig,
-                format!("exit_record: {path} is not writable for supervisor_uid: {error}"),
-            )
-        },
-    )?;
-    let inheritance = supervisor::inherit(&config, init, control, listener, token)
+    exit_record.check().map_err(|error| unusable_record(&config, error))?;
+    let inheritance = supervisor::inherit(&config, init, control, listener, token, exit_record)
         .map_err(|error| Failure::launch(during("preparing the supervisor")(error)))?;
     seccomp::for_supervisor()
         .install()
@@ -149,6 +141,11 @@ fn settle(
     report(&LaunchReport::Ready(Box::new(ready)));
     detach_standard_streams().map_err(Failure::launch)?;
     Ok(inheritance)
+}
+
+fn unusable_record(config: &LaunchConfig, error: io::Error) -> Failure {
+    let path = config.exit_record.display();
+    Failure::new(FailureCode::BadConfig, format!("exit_record: supervisor_uid cannot write {path}: {error}"))
 }
 
 fn await_init(control: &OwnedFd) -> Result<(), String> {

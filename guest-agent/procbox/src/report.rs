@@ -1,9 +1,14 @@
 //! What the launcher and the supervisor tell the agent: one line on standard output at launch, and the exit
 //! record at the end.
 
+use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{AccessFlags, faccessat};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// The one line of a launch.
@@ -96,15 +101,38 @@ pub enum InitStatus {
     Signal(i32),
 }
 
-impl ExitRecord {
+/// Where the exit record will be. Its directory is opened by the launcher, so that the supervisor needs no right
+/// to the directories above it.
+pub struct ExitRecordPlace {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl ExitRecordPlace {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let directory = open(directory, OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        Ok(Self { directory, name })
+    }
+
+    /// Whether this process may write there.
+    pub fn check(&self) -> io::Result<()> {
+        let access = AccessFlags::W_OK | AccessFlags::X_OK;
+        Ok(faccessat(&self.directory, ".", access, AtFlags::empty())?)
+    }
+
     /// Writes the record whole or not at all.
-    pub fn write(&self, path: &Path) -> io::Result<()> {
-        let beside = path.with_extension("new");
-        let mut file = fs::File::create(&beside)?;
-        serde_json::to_writer(&mut file, self)?;
+    pub fn write(&self, record: &ExitRecord) -> io::Result<()> {
+        let mut beside = self.name.clone();
+        beside.push(".new");
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        let mut file = fs::File::from(openat(&self.directory, beside.as_os_str(), flags, mode)?);
+        serde_json::to_writer(&mut file, record)?;
         file.write_all(b"\n")?;
         file.sync_all()?;
-        fs::rename(&beside, path)
+        Ok(renameat(&self.directory, beside.as_os_str(), &self.directory, self.name.as_os_str())?)
     }
 }
 
@@ -139,7 +167,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("exit-record-{}.json", std::process::id()));
         let record =
             ExitRecord { ended_at_unix_ms: 5, reason: EndReason::InitDied, init_status: Some(InitStatus::Signal(9)) };
-        record.write(&path).unwrap();
+        let place = ExitRecordPlace::open(&path).unwrap();
+        place.check().unwrap();
+        place.write(&record).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_file(&path).unwrap();
         assert_eq!(text, "{\"ended_at_unix_ms\":5,\"reason\":\"init_died\",\"init_status\":{\"signal\":9}}\n");

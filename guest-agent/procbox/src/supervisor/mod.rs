@@ -10,7 +10,7 @@ use crate::cgroup::{Leaves, OomCounter};
 use crate::config::LaunchConfig;
 use crate::control::Status;
 use crate::limits::*;
-use crate::report::{EndReason, ExitRecord, InitStatus};
+use crate::report::{EndReason, ExitRecord, ExitRecordPlace, InitStatus};
 use crate::sys::process::{self, Reaped};
 use channel::Channel;
 use commands::Commands;
@@ -20,7 +20,6 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
@@ -40,7 +39,7 @@ pub struct Inheritance {
     peer_uid: u32,
     leaves: Option<Leaves>,
     oom_counter: OomCounter,
-    exit_record: PathBuf,
+    exit_record: ExitRecordPlace,
     boot: String,
 }
 
@@ -51,6 +50,7 @@ pub fn inherit(
     control: OwnedFd,
     listener: net::UnixListener,
     token: Vec<u8>,
+    exit_record: ExitRecordPlace,
 ) -> io::Result<Inheritance> {
     let work = config.cgroup.as_ref().and_then(|paths| paths.work_v2.as_deref());
     let leaves = match work.map(|work| Leaves::open(work, config.sandbox_uid)) {
@@ -67,7 +67,7 @@ pub fn inherit(
         peer_uid: config.peer_uid,
         leaves,
         oom_counter: OomCounter::open(config.cgroup.as_ref()),
-        exit_record: config.exit_record.clone(),
+        exit_record,
         boot: format!("{}-{}", config.id, crate::report::start_ticks(init.as_raw())?),
     })
 }
@@ -106,7 +106,7 @@ async fn supervise(inheritance: Inheritance) -> io::Result<()> {
     let init_status = end_of(init).await;
     let reason = if sandbox.stopping.get() { EndReason::Shutdown } else { EndReason::InitDied };
     let ended_at_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    let written = ExitRecord { ended_at_unix_ms, reason, init_status }.write(&exit_record);
+    let written = exit_record.write(&ExitRecord { ended_at_unix_ms, reason, init_status });
     // Whoever waits for an operation gets its answer first.
     tokio::time::sleep(Duration::from_millis(FAREWELL_MS)).await;
     accepting.abort();

@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("a shutdown does not wait for a command that ignores it", stubborn_shutdown),
     ("a launch that fails leaves nothing and says why", failed_launches),
     ("only the agent's user with the token is served", strangers),
+    ("directories above may be root's alone", private_parents),
     ("no mount and no pipe is left on the host", no_traces),
     ("supervisor and init have given up every right", rights_given_up),
 ];
@@ -118,6 +119,16 @@ fn strangers() {
     let other = Sandbox::of(Place::new().with(|config| config["peer_uid"] = 4242.into()));
     let socket = other.place.directory.join("run/agent.sock");
     assert!(Connection::open(&socket, TOKEN).is_err(), "root is not the user that it serves");
+}
+
+fn private_parents() {
+    let place = Place::new();
+    fs::set_permissions(&place.directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let mut sandbox = Sandbox::of(place);
+    assert_eq!(sandbox.output("echo x > file; cat file"), "x");
+    sandbox.write("/by-worker", b"1").unwrap();
+    sandbox.signal("init_pid", libc::SIGKILL);
+    assert_eq!(sandbox.wait().unwrap()["reason"], "init_died");
 }
 
 fn no_traces() {
