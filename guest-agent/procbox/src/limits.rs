@@ -34,7 +34,7 @@ pub const TERM_GRACE_MS: u64 = 5_000;
 /// Longest grace in milliseconds of a shutdown.
 pub const SHUTDOWN_GRACE_MS_MAX: u64 = 60_000;
 /// Milliseconds in which open connections learn that the sandbox has ended.
-pub const FAREWELL_MS: u64 = 200;
+pub const FAREWELL_MS: u64 = 25;
 
 /// Descriptors of the supervisor: seven for each command that runs, three for each leaf that lingers.
 pub const DESCRIPTORS_MAX: u64 = 16_384;
