@@ -172,7 +172,9 @@ const policy = table("Bounds on what callers may ask for.", {
 });
 
 const storage = table("Where sandboxes' files live.", {
-  plugin: optionalText("Id of the storage plugin; the first that works here when unset. Change it only while there are no sandboxes."),
+  plugin: optionalText(
+    "Id of the storage plugin; the first that works here when unset. Change it only while there are no sandboxes.",
+  ),
   pool_size_mib: optionalInteger(512, MEMORY_MIB_MAX, "Size in MiB of the btrfs pool; from the free disk when unset."),
   ceph_user: later(optionalText("Ceph user of RBD disks.")),
   ceph_conf: later(optionalPath("Ceph configuration file.")),
