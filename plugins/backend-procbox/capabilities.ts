@@ -3,7 +3,6 @@ import type { HostFacts, MissingCapability, ProbeReport } from "../../src/contra
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { findCgroups, missingControllers } from "./cgroup.ts";
 import { ask } from "./launcher.ts";
-import type { ProcboxOptions } from "./options.ts";
 
 interface Need {
   readonly capability: string;
@@ -54,7 +53,7 @@ const NEEDS: readonly Need[] = [
   },
 ];
 
-export async function probe(host: HostFacts, options: ProcboxOptions): Promise<ProbeReport> {
+export async function probe(host: HostFacts): Promise<ProbeReport> {
   const missing: MissingCapability[] = [];
   if (host.guestAgentPath === null) {
     missing.push({
@@ -63,13 +62,6 @@ export async function probe(host: HostFacts, options: ProcboxOptions): Promise<P
       remedy: "build with `./run build`",
     });
     return { usable: false, capabilities: [], missing };
-  }
-  if (host.uid === 0 && options.uid_count === 0 && !options.allow_root) {
-    missing.push({
-      capability: "uid_pool",
-      reason: "the agent is root, and sandbox.procbox.uid_count is 0",
-      remedy: "set sandbox.procbox.uid_count, or accept commands that run as root with sandbox.procbox.allow_root",
-    });
   }
   const facts = await ask(host.guestAgentPath, "procbox-probe", "");
   const capabilities: string[] = [];

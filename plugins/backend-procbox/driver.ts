@@ -37,7 +37,7 @@ export async function createDriver(context: PluginContext<ProcboxOptions>): Prom
   const executable = host.guestAgentPath;
   if (executable === null) throw new AgentError("CAPABILITY_MISSING", "this build has no guest agent");
   const isRoot = host.uid === 0;
-  if (isRoot && options.enabled && options.uid_count > 0) {
+  if (isRoot && options.enabled) {
     // Twice: the sandboxes' uids, and right above them those of their supervisors.
     await claimUids({ stateDir: host.stateDir, firstUid: options.uid_base, count: 2 * options.uid_count });
   }
@@ -167,13 +167,16 @@ class ProcboxDriver {
     }
   }
 
+  /** As root every sandbox has a uid of its own; otherwise all run as the agent's user. */
   #ownUids(): boolean {
-    return this.#context.host.uid === 0 && this.#context.options.uid_count > 0;
+    return this.#context.host.uid === 0;
   }
 
   #sandboxUid(request: LaunchRequest): number | null {
-    if (this.#context.host.uid !== 0) return null;
-    return request.leases.uid ?? 0;
+    if (!this.#ownUids()) return null;
+    const { uid } = request.leases;
+    if (uid === undefined) throw new AgentError("INTERNAL", "a sandbox under root needs a uid");
+    return uid;
   }
 
   #checkPorts(spec: ProcboxSpec): void {
@@ -205,7 +208,7 @@ class ProcboxDriver {
       workspace: host.stateDir,
       hardCap: true,
       agentUid: host.uid,
-      sandboxUid: host.uid === 0 ? (this.#ownUids() ? options.uid_base : 0) : null,
+      sandboxUid: this.#ownUids() ? options.uid_base : null,
       cgroup: this.#cgroups === null ? null : planCgroups(this.#cgroups, "plan").leaves,
       exitRecord: "/run/plan/exit.json",
     });

@@ -12,8 +12,7 @@ export const options = z.object({
   max_processes: z.int().min(1).default(4096),
   max_workspace_mib: z.int().min(1).default(1024),
   uid_base: z.int().min(1).default(200_000),
-  uid_count: z.int().min(0).default(4096),
-  allow_root: z.boolean().default(false),
+  uid_count: z.int().min(1).default(4096),
   isolation: z.enum(["off", "auto", "strict"]).default("auto"),
   /** TCP ports that no sandbox may be granted: the agent's own. Set by the agent, not by the operator. */
   reserved_ports: z.array(z.int()).default([]),

@@ -11,6 +11,8 @@ async function ownsProcess(uids: readonly number[]): Promise<boolean> {
   for (const name of await readdir("/proc")) {
     if (!/^\d+$/.test(name)) continue;
     const status = await readFile(`/proc/${name}/status`, "latin1").catch(() => "");
+    // A zombie runs nothing any more; how soon its parent reaps it is not for the next sandbox to wait for.
+    if (/^State:\tZ/m.test(status)) continue;
     const real = /^Uid:\t(\d+)/m.exec(status)?.[1];
     if (real !== undefined && uids.includes(Number(real))) return true;
   }

@@ -68,13 +68,8 @@ const procbox = table("Process sandboxes: commands confined by the kernel, witho
   max_processes: integer(4096, 1, 4_194_304, "Most processes that a sandbox may have."),
   max_workspace_mib: integer(1024, 16, MEMORY_MIB_MAX, "Bound on a sandbox's files in MiB."),
   uid_base: integer(200_000, 1, 4_000_000_000, "First uid of the sandboxes; each has its own."),
-  uid_count: integer(
-    4096,
-    0,
-    1_000_000,
-    "Number of these uids; as many above them are for the supervisors. 0 needs allow_root.",
-  ),
-  allow_root: flag(false, "Run sandboxes as root when uid_count is 0."),
+  uid_count: integer(4096, 0, 1_000_000, "Number of these uids; as many above them are for the supervisors."),
+  allow_root: later(flag(false, "Run sandboxes as root when uid_count is 0.")),
   isolation: choice("auto", ["off", "auto", "strict"], "Namespaces: never, where possible, or refuse without them."),
 });
 
