@@ -1,7 +1,7 @@
 // The one status convention of our native libraries: zero or a small non-negative value, or a negative errno, which
 // becomes a `HostError` that names the error, the operation and what it was about.
 import { constants } from "node:os";
-import { AgentError } from "../src/errors/agent-error.ts";
+import { AgentError, isHostFull } from "../src/errors/agent-error.ts";
 
 /** Second names of the same numbers. */
 const ALIASES: ReadonlySet<string> = new Set(["EWOULDBLOCK", "ENOTSUP"]);
@@ -11,9 +11,6 @@ const NAMES: ReadonlyMap<number, string> = new Map(
     .filter(([name]) => !ALIASES.has(name))
     .map(([name, number]) => [number, name]),
 );
-
-/** The errors that mean "no room": disk, quota. */
-const FULL: ReadonlySet<string> = new Set(["ENOSPC", "EDQUOT"]);
 
 /** A system call that failed. `code` is the errno's name, so callers branch on it and never on the text. */
 export class HostError extends Error {
@@ -28,11 +25,6 @@ export class HostError extends Error {
     const code = NAMES.get(errno) ?? `E${errno}`;
     super(object === null ? `${operation}: ${code}` : `${operation} ${JSON.stringify(object)}: ${code}`);
     this.code = code;
-  }
-
-  /** The disk or a quota is full. */
-  get isFull(): boolean {
-    return FULL.has(this.code);
   }
 }
 
@@ -53,6 +45,6 @@ export function isHostError(error: unknown, ...codes: readonly string[]): error 
  */
 export function asHostFailure(error: unknown, what: string): AgentError {
   if (error instanceof AgentError) return error;
-  if (error instanceof HostError && error.isFull) return new AgentError("HOST_FULL", undefined, { cause: error });
+  if (isHostFull(error)) return new AgentError("HOST_FULL", undefined, { cause: error });
   return new AgentError("INTERNAL", what, { cause: error });
 }

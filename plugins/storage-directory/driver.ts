@@ -94,7 +94,7 @@ export class DirectoryStorage implements Storage {
         await chown(place.path, uid, gid);
       });
     } catch (error) {
-      throw failure(error, "the workspace could not be made");
+      throw asHostFailure(error, "the workspace could not be made");
     } finally {
       this.#making.delete(name);
     }
@@ -116,7 +116,7 @@ export class DirectoryStorage implements Storage {
       await rm(`${place.recordPath}.new`, { force: true });
       await rm(place.recordPath, { force: true });
     } catch (error) {
-      throw failure(error, `the workspace ${name} could not be deleted`);
+      throw asHostFailure(error, `the workspace ${name} could not be deleted`);
     }
   }
 }
@@ -130,14 +130,7 @@ function copyFailure(error: unknown): AgentError {
   if (isHostError(error, "ENAMETOOLONG"))
     return explain("WALK_FAILED", "the workspace has directories that are too deep");
   if (isHostError(error, "EACCES", "EPERM")) return explain("FILE_DENIED", "a file of the workspace cannot be read");
-  return failure(error, "the workspace could not be read");
-}
-
-/** Errors of the standard library carry the errno's name as well. */
-function failure(error: unknown, what: string): AgentError {
-  const code = (error as NodeJS.ErrnoException | null)?.code;
-  if (code === "ENOSPC" || code === "EDQUOT") return new AgentError("HOST_FULL", undefined, { cause: error });
-  return asHostFailure(error, what);
+  return asHostFailure(error, "the workspace could not be read");
 }
 
 function kindOf(path: string): Promise<"directory" | "other" | "nothing"> {

@@ -20,8 +20,19 @@ export class AgentError extends Error {
   }
 }
 
-/** Turns anything thrown into an `AgentError`; what is not one already becomes `INTERNAL` with the cause chained. */
+/** What the kernel says when a disk, a quota or the inodes of a file system are used up. */
+const FULL: ReadonlySet<unknown> = new Set(["ENOSPC", "EDQUOT"]);
+
+/** Whether what was thrown, by the standard library or by a native one, means that the host has no room. */
+export function isHostFull(error: unknown): boolean {
+  return error instanceof Error && FULL.has((error as NodeJS.ErrnoException).code);
+}
+
+/**
+ * Turns anything thrown into an `AgentError`; what is not one already becomes `HOST_FULL` where the kernel had no room,
+ * else `INTERNAL`, with the cause chained.
+ */
 export function asAgentError(error: unknown): AgentError {
   if (error instanceof AgentError) return error;
-  return new AgentError("INTERNAL", undefined, { cause: error });
+  return new AgentError(isHostFull(error) ? "HOST_FULL" : "INTERNAL", undefined, { cause: error });
 }

@@ -26,3 +26,10 @@ test("what is not ours becomes INTERNAL and keeps its cause", () => {
   expect(asAgentError(own)).toBe(own);
   expect(own.message).toBe("VM not found");
 });
+
+test.each(["ENOSPC", "EDQUOT"])("%s is a full host, not a mistake of ours, and names no path", (code) => {
+  const cause = Object.assign(new Error(`${code}: open '/private/path'`), { code });
+  const error = asAgentError(cause);
+  expect(error).toMatchObject({ code: "HOST_FULL", status: 507, cause });
+  expect(error.message).not.toContain("/private");
+});

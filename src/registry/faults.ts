@@ -1,7 +1,7 @@
 // Keeps a plugin's mistakes apart from the core: calls get a deadline, and whatever a plugin throws that is not an
 // `AgentError` becomes `PLUGIN_FAULT` with the plugin's name on it.
 import type { PluginKind } from "../contracts/plugin.ts";
-import { AgentError } from "../errors/agent-error.ts";
+import { AgentError, asAgentError, isHostFull } from "../errors/agent-error.ts";
 
 /** Names a plugin in errors and logs: `storage/btrfs`. */
 export function pluginName(kind: PluginKind, id: string): string {
@@ -10,7 +10,8 @@ export function pluginName(kind: PluginKind, id: string): string {
 
 /** Turns what a plugin's `hook` threw into an `AgentError`; an `AgentError` of the plugin's own stays as it is. */
 export function asPluginFault(plugin: string, hook: string, thrown: unknown): AgentError {
-  if (thrown instanceof AgentError) return thrown;
+  // A full host is nobody's mistake, and its message would show a path of the host.
+  if (thrown instanceof AgentError || isHostFull(thrown)) return asAgentError(thrown);
   const text = thrown instanceof Error ? thrown.message : String(thrown);
   return new AgentError("PLUGIN_FAULT", `plugin ${plugin} failed in ${hook}: ${text}`, {
     details: { plugin, hook },
