@@ -90,7 +90,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     },
   });
   const server = await app.listen();
-  core.startReaper();
+  core.startKeepers();
   log.info({ url: server.url, version: packageJson.version }, "listening");
 
   const running = starting.move();

@@ -574,7 +574,7 @@ describe("remove", () => {
     await core.operations.create(admin, request({ id: "one" }));
     world.host.dirtyUids.add(UID_FIRST);
     await core.operations.remove(admin, "one");
-    core.startReaper();
+    core.startKeepers();
     await Bun.sleep(20);
     expect(world.quarantined()).toEqual([UID_FIRST]);
     world.host.dirtyUids.clear();
@@ -588,7 +588,7 @@ describe("remove", () => {
     const core = world.core();
     await core.operations.create(admin, request({ id: "short", ttlSeconds: 10 }));
     await core.operations.create(admin, request({ id: "long", ttlSeconds: 1000 }));
-    core.startReaper();
+    core.startKeepers();
     await Bun.sleep(20);
     expect(core.operations.list(admin, {})).toHaveLength(2);
     world.nowUnixMs += 10_000;

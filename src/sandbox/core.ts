@@ -9,6 +9,7 @@ import { create } from "./create.ts";
 import type { CoreDependencies } from "./dependencies.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
+import { watchOvershoot } from "./overshoot.ts";
 import { pause, resume, start, stop } from "./power.ts";
 import { Reaper } from "./reaper.ts";
 import { type ReconcileReport, reconcile } from "./reconcile.ts";
@@ -21,7 +22,8 @@ export interface SandboxCore {
   readonly operations: Operations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;
-  startReaper(): void;
+  /** Begins the periodic work and the watch over workspaces. Once, after reconciling. */
+  startKeepers(): void;
   /** Sandboxes by `status` word and by backend id, for metrics; every status is present. */
   census(): { readonly byStatus: ReadonlyMap<Status, number>; readonly byBackend: ReadonlyMap<string, number> };
   /** Refuses what is new, waits for what runs and lets go of every instance without ending it, within `budgetMs`. */
@@ -32,13 +34,18 @@ export interface SandboxCore {
 export function createCore(dependencies: CoreDependencies): SandboxCore {
   const context = new Context(dependencies);
   const reaper = new Reaper(context);
+  let unwatch = (): void => undefined;
   return {
     operations: operationsOf(context),
     reconcile: () => reconcile(context),
-    startReaper: () => reaper.start(),
+    startKeepers: () => {
+      reaper.start();
+      unwatch = watchOvershoot(context);
+    },
     census: () => census(context),
     shutdown: async (budgetMs) => {
       context.closing = true;
+      unwatch();
       await letGo(context, reaper, budgetMs);
     },
   };

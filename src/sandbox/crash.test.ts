@@ -45,7 +45,7 @@ const scenarios: readonly Scenario[] = [
     prepare: createWithFile,
     act: async (core) => {
       await core.operations.remove(admin, ID);
-      core.startReaper();
+      core.startKeepers();
       await Bun.sleep(20);
       await core.shutdown(100);
     },

@@ -14,11 +14,12 @@ const USAGE_STALE_MS = 1000;
 
 /** The running instance. Rejects with the code that says why there is none. */
 export function liveOf(sandbox: Sandbox): Live {
-  const { phase } = sandbox.record;
+  const { phase, error } = sandbox.record;
   if (phase === "pausing" || phase === "paused") throw new AgentError("SANDBOX_PAUSED");
   if (phase === "creating" || phase === "starting" || phase === "resuming") throw new AgentError("SANDBOX_NOT_READY");
   if (phase !== "ready") {
-    throw new AgentError("INVALID_STATE", `the sandbox is ${phase}`, { details: { state: phase } });
+    const why = error === null ? "" : `: ${error}`;
+    throw new AgentError("INVALID_STATE", `the sandbox is ${phase}${why}`, { details: { state: phase } });
   }
   if (sandbox.live === null) throw new AgentError("SANDBOX_GONE");
   return sandbox.live;
@@ -135,6 +136,7 @@ export function refreshUsage(context: Context, sandbox: Sandbox): void {
   storage.usage(sandbox.live.volume).then(
     ({ bytes }) => {
       sandbox.storageBytes = bytes;
+      if (bytes <= sandbox.record.volumeCapBytes) sandbox.toleratedBytes = null;
     },
     (error: unknown) => log.debug({ sandbox: sandbox.id, error: String(error) }, "no usage of a volume"),
   );

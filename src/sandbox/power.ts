@@ -55,6 +55,16 @@ export async function stop(context: Context, sandbox: Sandbox): Promise<VmRecord
   });
 }
 
+/** Ends the processes because of `reason`, which the record shows, at once. Does nothing when they do not run. */
+export async function stopWith(context: Context, sandbox: Sandbox, reason: string): Promise<void> {
+  await sandbox.actor.tell("stop-with-reason", async () => {
+    if (context.catalogue.byId(sandbox.id) !== sandbox || sandbox.record.phase !== "ready") return;
+    await move(context, sandbox, "ready", "stopping", { patch: { error: reason }, attributes: { reason } });
+    await endInstance(context, sandbox, limits.discardBudgetMs);
+    await stopRun(context, sandbox, reason);
+  });
+}
+
 /** From `stopping` to `stopped`, or to `failed` when something of the run is stuck. `reason` goes into the record. */
 export async function stopRun(context: Context, sandbox: Sandbox, reason: string | null): Promise<void> {
   const { crashPoint } = context.dependencies;

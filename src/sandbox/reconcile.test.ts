@@ -161,7 +161,7 @@ test("the whole life works on the real store, over a restart", async () => {
     expect((await core.reconcile()).fates.get("adopted")).toEqual(["one"]);
     expect((await core.operations.changes(admin, "one")).unchanged).toBe(1);
     await core.operations.remove(admin, "one");
-    core.startReaper();
+    core.startKeepers();
     await Bun.sleep(50);
     await core.shutdown(1000);
     expect(await store.load()).toEqual({ records: [], secrets: [], resources: [], leases: [], inFlight: [] });

@@ -101,7 +101,8 @@ async function settleByPhase(context: Context, sandbox: Sandbox): Promise<Fate> 
     case "starting":
       return readyAtUnixMs === null ? await rollBack(context, sandbox) : await cutStart(context, sandbox);
     case "stopping":
-      await stopRun(context, sandbox, null);
+      // A stop for a reason wrote the reason with its first step.
+      await stopRun(context, sandbox, sandbox.record.error);
       return "stopped";
     case "removing":
       await remove(context, sandbox);

@@ -147,7 +147,7 @@ export async function endInstance(context: Context, sandbox: Sandbox, budgetMs: 
   const { live, dryRun } = sandbox;
   sandbox.live = null;
   if (dryRun !== null) {
-    dryRun.abort();
+    dryRun.abort(new AgentError("SANDBOX_GONE", "the sandbox was stopped during the dry-run"));
     await dryRun.done;
   }
   if (live === null) return;

@@ -2,6 +2,7 @@
 // a whole by the lifecycle code, so that a reader on the same thread always sees one consistent published state.
 import type { Instance } from "../contracts/backend.ts";
 import type { Volume } from "../contracts/storage.ts";
+import type { AgentError } from "../errors/agent-error.ts";
 import { Actor } from "./actor.ts";
 import type { Ledger } from "./ledger.ts";
 import type { ExitStatus, SandboxRecord } from "./record.ts";
@@ -14,8 +15,10 @@ export interface Live {
 
 /** An operation beside the mailbox that must end before the sandbox stops. */
 export interface SideOperation {
-  /** Makes it end soon; `done` resolves when everything of it is discarded or reported stuck. */
-  abort(): void;
+  /** The volume that it works on. */
+  readonly volumeName: string;
+  /** Makes it end soon, with `cause`; `done` resolves when everything of it is discarded or reported stuck. */
+  abort(cause: AgentError): void;
   readonly done: Promise<void>;
 }
 
@@ -32,6 +35,8 @@ export class Sandbox {
   runningListings = 0;
   storageBytes = 0;
   storageCheckedAtUnixMs = 0;
+  /** What the workspace held when it was first stopped for going over its bound. */
+  toleratedBytes: number | null = null;
   lastExit: ExitStatus | null;
 
   constructor(

@@ -1,5 +1,5 @@
 // Letting go of every sandbox at the end of the agent: nothing is stopped, so that the next agent process can adopt it.
-import { asAgentError } from "../errors/agent-error.ts";
+import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import type { Reaper } from "./reaper.ts";
@@ -20,7 +20,7 @@ export async function letGo(context: Context, reaper: Reaper, budgetMs: number):
 }
 
 async function settle(sandbox: Sandbox): Promise<void> {
-  sandbox.dryRun?.abort();
+  sandbox.dryRun?.abort(new AgentError("SHUTTING_DOWN"));
   await sandbox.dryRun?.done;
   await sandbox.actor.idle();
 }

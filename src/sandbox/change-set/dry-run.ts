@@ -52,7 +52,7 @@ export async function dryRun(context: Context, sandbox: Sandbox, request: DryRun
 }
 
 class DryRun {
-  #aborted = false;
+  #aborted: AgentError | null = null;
   #instance: Instance | null = null;
 
   constructor(
@@ -64,7 +64,11 @@ class DryRun {
 
   async run(): Promise<DryRunReply> {
     const { promise: done, resolve: finished } = Promise.withResolvers<void>();
-    const side: SideOperation = { abort: () => this.#abort(), done };
+    const side: SideOperation = {
+      volumeName: this.#cloneName,
+      abort: (cause) => this.#abort(cause),
+      done,
+    };
     this.sandbox.dryRun = side;
     try {
       return await this.#runAndDiscard();
@@ -74,8 +78,12 @@ class DryRun {
     }
   }
 
-  #abort(): void {
-    this.#aborted = true;
+  get #cloneName(): string {
+    return `${this.sandbox.id}.${this.attempt.operation}`;
+  }
+
+  #abort(cause: AgentError): void {
+    this.#aborted ??= cause;
     if (this.#instance !== null) void discard(this.#instance);
   }
 
@@ -90,7 +98,7 @@ class DryRun {
           "a dry-run left a copy",
         );
       });
-      throw this.#aborted ? new AgentError("SANDBOX_GONE", "the sandbox was stopped during the dry-run") : error;
+      throw this.#aborted ?? error;
     }
     await this.#discard();
     return reply;
@@ -106,8 +114,7 @@ class DryRun {
     const name = `${this.sandbox.id}/${operation}`;
     const shortName = this.context.catalogue.shortNameFor(name);
     await makePlaces(this.context, ledger, name, shortName);
-    const cloneName = `${this.sandbox.id}.${operation}`;
-    const clone = await storage.cloneVolume(volume, volumeRequest(this.sandbox, cloneName), ledger);
+    const clone = await storage.cloneVolume(volume, volumeRequest(this.sandbox, this.#cloneName), ledger);
     await crashPoint("dry-run.cloned");
     this.#assertWanted();
     const place = { shortName, instanceName: name, volume: clone, resources: ledger };
@@ -145,7 +152,7 @@ class DryRun {
   }
 
   #assertWanted(): void {
-    if (this.#aborted) throw new AgentError("SANDBOX_GONE");
+    if (this.#aborted !== null) throw this.#aborted;
   }
 
   /** Throws the copy away. Rejects with `RELEASE_FAILED`; the journal then leads the removal to what is left. */

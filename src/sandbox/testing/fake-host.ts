@@ -4,7 +4,7 @@ import { AgentError } from "../../errors/agent-error.ts";
 import type { Backend, Instance, InstanceEnd, LaunchRequest } from "../../contracts/backend.ts";
 import type { JsonObject } from "../../contracts/json.ts";
 import type { Release } from "../../contracts/resource.ts";
-import type { Storage, Volume, VolumeRequest } from "../../contracts/storage.ts";
+import type { Overshoot, Storage, Volume, VolumeRequest } from "../../contracts/storage.ts";
 import { FakeChannel, type Files } from "./fake-guest.ts";
 
 export interface FakeProcess {
@@ -33,6 +33,8 @@ export class FakeHost {
   readonly dirtyUids = new Set<number>();
   bootId = BOOT_ID;
   launches = 0;
+  /** Who wants to know of volumes beyond their bound. */
+  readonly overshootListeners = new Set<(found: Overshoot) => void>();
   /** Awaited in every launch, so that a test can hold one. */
   launchGate: Promise<void> = Promise.resolve();
   /** Awaited before the end of an instance is told, so that news can come late. */
@@ -47,6 +49,12 @@ export class FakeHost {
     this.processes.delete(shortName);
     process.channel.gone = true;
     void this.endGate.then(() => process.ended.resolve({ reason, atUnixMs: Date.now() }));
+  }
+
+  /** Tells that a volume holds `bytes`, as often as storage may. */
+  reportOvershoot(name: string, bytes: number | null): void {
+    const volume = { name, path: `/${name}`, capBytes: 1 << 20, hardCap: false };
+    for (const listener of [...this.overshootListeners]) listener({ volume, bytes });
   }
 
   spawn(shortName: string, uid: number, volume: Volume): FakeProcess {
@@ -150,6 +158,10 @@ export class FakeHost {
       usage: async ({ name }) => ({
         bytes: [...(this.volumes.get(name)?.values() ?? [])].reduce((sum, { content }) => sum + content.length, 0),
       }),
+      watchOvershoot: (listener) => {
+        this.overshootListeners.add(listener);
+        return () => this.overshootListeners.delete(listener);
+      },
       close: async () => undefined,
     };
   }
