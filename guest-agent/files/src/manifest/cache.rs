@@ -108,9 +108,11 @@ impl Cache {
     }
 
     /// Takes in what the walk `generation` has learned.
-    pub fn learn(&mut self, learned: Vec<Learned>, generation: u32) {
-        self.known.reserve(learned.len());
-        for learned in learned {
+    pub fn learn(&mut self, learned: Vec<Vec<Learned>>, generation: u32) {
+        let count = learned.iter().map(Vec::len).sum();
+        self.known.reserve(count);
+        self.places.reserve(count);
+        for learned in learned.into_iter().flatten() {
             let known = Known { learned, generation: generation.into() };
             match self.places.entry(learned.file) {
                 Entry::Occupied(place) => self.known[*place.get() as usize] = known,
@@ -160,7 +162,7 @@ mod tests {
     #[test]
     fn only_the_same_stamp_is_a_hit() {
         let mut cache = Cache::default();
-        cache.learn(vec![learned(2)], 1);
+        cache.learn(vec![vec![learned(2)]], 1);
         let known = cache.find(id(2), &mut Cursor::default()).unwrap();
         assert_eq!(known.fingerprint(&stamp((5, 1), (5, 1)), 2), Some([2; 32]));
         assert_eq!(known.fingerprint(&stamp((5, 1), (5, 2)), 2), None);
@@ -171,8 +173,8 @@ mod tests {
     #[test]
     fn files_are_found_in_any_order() {
         let mut cache = Cache::default();
-        cache.learn((0..10).map(learned).collect(), 1);
-        cache.learn(vec![Learned { fingerprint: [99; 32], ..learned(4) }], 2);
+        cache.learn(vec![(0..7).map(learned).collect(), (7..10).map(learned).collect()], 1);
+        cache.learn(vec![vec![Learned { fingerprint: [99; 32], ..learned(4) }]], 2);
         let mut cursor = Cursor::default();
         for inode in [0, 1, 7, 8, 9, 3, 4, 0] {
             let expected = if inode == 4 { 99 } else { inode as u8 };
@@ -185,9 +187,9 @@ mod tests {
     #[test]
     fn what_was_not_seen_goes_when_there_is_too_much() {
         let mut cache = Cache::default();
-        cache.learn(vec![learned(u64::MAX), learned(5)], 1);
+        cache.learn(vec![vec![learned(u64::MAX), learned(5)]], 1);
         cache.find(id(5), &mut Cursor::default()).unwrap().fingerprint(&stamp((5, 1), (5, 1)), 2);
-        cache.learn((10..10 + FILES_MAX as u64).map(learned).collect(), 2);
+        cache.learn(vec![(10..10 + FILES_MAX as u64).map(learned).collect()], 2);
         assert_eq!(cache.known.len(), FILES_MAX + 1);
         assert!(cache.find(id(u64::MAX), &mut Cursor::default()).is_none());
         assert!(cache.find(id(5), &mut Cursor::default()).is_some());

@@ -61,9 +61,11 @@ impl Manifests {
         let walked = walk::walk(&self.root, &starts, &self.cache, limits, self.threads, cancel)?;
         self.report = walked.report;
         let listing = Listing::assemble(walked.starts, walked.pieces, request.listing_max)?;
-        self.cache.learn(walked.learned, walked.generation);
         let (answer, summary) = self.listings.answer(listing, starts, request.base.as_deref().map(Vec::as_slice))?;
-        out.write_all(answer).map_err(|_| Fault::new(ErrorCode::Cancelled, "nobody reads the listing"))?;
+        let written = out.write_all(answer);
+        // The reader is still busy with the last of the listing.
+        self.cache.learn(walked.learned, walked.generation);
+        written.map_err(|_| Fault::new(ErrorCode::Cancelled, "nobody reads the listing"))?;
         Ok(ManifestSummary {
             digest: ByteBuf::from(summary.digest),
             entries: summary.entries,

@@ -19,16 +19,18 @@ pub fn stamps_changes(directory: impl AsFd) -> bool {
     fstatfs(directory).is_ok_and(|stat| matches!(stat.f_type, EXT4 | XFS | BTRFS | F2FS | OVERLAY))
 }
 
-/// Whether certainly nobody has `file`, which is open for reading only, open for writing or mapped from such an
-/// opening. The kernel grants a read lease on just this condition; it is given back at once.
-pub fn has_no_writer(file: BorrowedFd<'_>) -> bool {
+/// Takes a read lease on `file`, which is open for reading only, and says whether it was granted. The kernel grants it
+/// just when nobody has the file open for writing or mapped from such an opening. While it is held, whoever opens the
+/// file for writing waits; closing `file` gives it back.
+pub fn lease_without_writers(file: BorrowedFd<'_>) -> bool {
     static SIGNAL: Once = Once::new();
     SIGNAL.call_once(expect_signals);
-    let granted = lease(file, libc::F_RDLCK);
-    if granted {
-        lease(file, libc::F_UNLCK);
-    }
-    granted
+    lease(file, libc::F_RDLCK)
+}
+
+/// Gives a lease back while `file` stays open.
+pub fn give_lease_back(file: BorrowedFd<'_>) {
+    lease(file, libc::F_UNLCK);
 }
 
 #[allow(unsafe_code)]
@@ -61,15 +63,16 @@ mod tests {
         let path = std::env::temp_dir().join(format!("writers-{}", std::process::id()));
         std::fs::write(&path, "content").unwrap();
         let file = File::open(&path).unwrap();
-        let no_writer = || has_no_writer(file.as_fd());
         let _reader = File::open(&path).unwrap();
-        assert!(no_writer());
-        let writer = OpenOptions::new().append(true).open(&path).unwrap();
-        assert!(!no_writer());
-        drop(writer);
-        assert!(no_writer());
-        // The lease is gone, or this would wait for it to be broken.
+        assert!(lease_without_writers(file.as_fd()));
+        give_lease_back(file.as_fd());
+        // With a lease still held, each opening for writing would wait for it to be broken.
         let started = std::time::Instant::now();
+        let writer = OpenOptions::new().append(true).open(&path).unwrap();
+        assert!(!lease_without_writers(file.as_fd()));
+        drop(writer);
+        assert!(lease_without_writers(file.as_fd()));
+        drop(file);
         OpenOptions::new().write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert!(started.elapsed().as_secs() < 5);

@@ -2,7 +2,7 @@
 
 use super::super::cache::{Cursor, FileId, Known, Learned, Sha256, Stamp};
 use super::super::piece::{Fingerprint, Record};
-use super::super::writers::has_no_writer;
+use super::super::writers::{give_lease_back, lease_without_writers};
 use super::anchor::{Anchor, device, look};
 use super::enter::{Listed, Named};
 use super::{READ_BUFFER_SIZE, Scratch, Walk, given_up};
@@ -119,12 +119,16 @@ impl Walk<'_> {
         let stamp = Stamp::of(stat);
         let settled = device(stat) == device(&anchor.stat) && stamp.is_settled_before(self.taken_ns);
         // Asked before the content is read: who opens the file later will move its stamp.
-        let lasting = anchor.remember && settled && has_no_writer(file);
+        let lasting = anchor.remember && settled && lease_without_writers(file);
+        // A file that is read at once is closed soon, which costs no further call; nobody waits longer than that.
+        if lasting && stat.stx_size > READ_BUFFER_SIZE as u64 {
+            give_lease_back(file);
+        }
         let fingerprint = self.hash(file, stat, scratch)?;
         scratch.finds.report.hashed += 1;
         if lasting {
             let file = FileId { device: device(stat), inode: stat.stx_ino };
-            scratch.finds.learned.push(Learned { file, stamp, fingerprint });
+            scratch.learned.push(Learned { file, stamp, fingerprint });
         }
         Ok(fingerprint)
     }

@@ -29,7 +29,8 @@ pub struct Walked {
     pub starts: Vec<Piece>,
     /// By directory.
     pub pieces: Vec<Piece>,
-    pub learned: Vec<Learned>,
+    /// In small parts: one long list would be moved again and again while it grows.
+    pub learned: Vec<Vec<Learned>>,
     pub generation: u32,
     pub report: WalkReport,
 }
@@ -90,7 +91,7 @@ struct State {
 #[derive(Default)]
 struct Finds {
     pieces: Vec<(DirectoryId, Piece)>,
-    learned: Vec<Learned>,
+    learned: Vec<Vec<Learned>>,
     report: WalkReport,
 }
 
@@ -98,6 +99,8 @@ struct Finds {
 struct Scratch {
     buffer: Vec<u8>,
     finds: Finds,
+    /// From the task at hand.
+    learned: Vec<Learned>,
     cursor: Cursor,
 }
 
@@ -127,8 +130,12 @@ impl Walk<'_> {
 
     /// One thread's part: tasks until there are none and nobody can make more.
     fn work(&self) -> Finds {
-        let mut scratch =
-            Scratch { buffer: vec![0; READ_BUFFER_SIZE], finds: Finds::default(), cursor: Cursor::default() };
+        let mut scratch = Scratch {
+            buffer: vec![0; READ_BUFFER_SIZE],
+            finds: Finds::default(),
+            learned: Vec::new(),
+            cursor: Cursor::default(),
+        };
         while let Some(task) = self.next_task() {
             let mut turn = Turn { walk: self, done: Err(Fault::new(ErrorCode::Internal, "a walker panicked")) };
             turn.done = match task {
@@ -136,6 +143,9 @@ impl Walk<'_> {
                 Task::Enter { id, anchor, path } => self.enter(id, anchor, path, &mut scratch),
                 Task::Look(listed, range) => self.look_at(&listed, range, &mut scratch),
             };
+            if !scratch.learned.is_empty() {
+                scratch.finds.learned.push(std::mem::take(&mut scratch.learned));
+            }
         }
         scratch.finds
     }
