@@ -62,6 +62,8 @@ export const catalogue = {
   PLUGIN_FAULT: entry(500, "a plugin failed"),
 
   // Commands, files and change-sets in the guest.
+  PROGRAM_NOT_FOUND: entry(400, "no such program in the sandbox"),
+  PROGRAM_DENIED: entry(400, "the program cannot be run in the sandbox"),
   GUEST_ERROR: entry(400, "guest agent error"),
   GUEST_UNREACHABLE: entry(503, "the guest agent does not answer", true),
   PROTOCOL_MISMATCH: entry(502, "the guest agent speaks another protocol"),

@@ -1,6 +1,7 @@
 // `exec`: runs a command in the guest and gathers the head of its output.
 import { limits } from "../config/limits.ts";
 import type { ExecRequest, ExecResult } from "../contracts/channel.ts";
+import type { ErrorCode } from "../errors/catalogue.ts";
 import { ByteCollector } from "./collector.ts";
 import type { GuestConnection } from "./connection.ts";
 import { flag, integer, optionalInteger } from "./fields.ts";
@@ -11,6 +12,11 @@ import { ProtocolViolation } from "./violation.ts";
 
 const EXIT_CODE_MAX = 0xff;
 const SIGNAL_MAX = 127;
+/** A program that cannot be run is told as a shell tells it, whether or not a shell was asked. */
+const SHELL_EXIT_CODES: ReadonlyMap<ErrorCode, number> = new Map([
+  ["PROGRAM_NOT_FOUND", 127],
+  ["PROGRAM_DENIED", 126],
+]);
 
 export function exec(connection: GuestConnection, request: ExecRequest): Promise<ExecResult> {
   return new Promise((resolve, reject) => {
@@ -23,7 +29,11 @@ export function exec(connection: GuestConnection, request: ExecRequest): Promise
         stream.grant(content.length);
       },
       ended: (message) => resolve(result(message, stdout, stderr)),
-      failed: reject,
+      failed: (error) => {
+        const exitCode = SHELL_EXIT_CODES.get(error.code);
+        if (exitCode === undefined) reject(error);
+        else resolve(notExecuted(exitCode, error.message));
+      },
     };
     const timeoutMs = request.timeoutMs > 0 ? request.timeoutMs + limits.guestExecGraceMs : 0;
     const stream = connection.open("exec", execArguments(request), handler, timeoutMs);
@@ -60,6 +70,20 @@ function result(message: Fields, stdout: ByteCollector, stderr: ByteCollector): 
     stderrLength: lengthOf(message, "stderr_len", stderr),
     stdout: stdout.take(),
     stderr: stderr.take(),
+  };
+}
+
+function notExecuted(exitCode: number, message: string): ExecResult {
+  const stderr = new TextEncoder().encode(`${message}\n`);
+  return {
+    exitCode,
+    signal: null,
+    timedOut: false,
+    oomKilled: false,
+    stdoutLength: 0,
+    stderrLength: stderr.length,
+    stdout: new Uint8Array(0),
+    stderr,
   };
 }
 

@@ -17,6 +17,8 @@ const codes: ReadonlyMap<string, ErrorCode> = new Map([
   ["GONE", "SANDBOX_GONE"],
   ["UNKNOWN_OP", "NOT_SUPPORTED"],
   ["TOO_MANY_STREAMS", "SANDBOX_BUSY"],
+  ["PROGRAM_NOT_FOUND", "PROGRAM_NOT_FOUND"],
+  ["PROGRAM_DENIED", "PROGRAM_DENIED"],
 ]);
 
 /** Codes that mean something else where a command is the subject. */

@@ -457,6 +457,8 @@ declare module "fluxvm/plugin" {
     | "PLUGIN_NOT_FOUND"
     | "PLUGIN_REFUSED"
     | "PLUGIN_FAULT"
+    | "PROGRAM_NOT_FOUND"
+    | "PROGRAM_DENIED"
     | "GUEST_ERROR"
     | "GUEST_UNREACHABLE"
     | "PROTOCOL_MISMATCH"

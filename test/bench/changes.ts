@@ -57,7 +57,10 @@ export async function benchChanges({ smoke }: { smoke: boolean }): Promise<Row[]
     // By the sandbox itself, as its own user: fingerprints are remembered only of files that are its own.
     const edit = async (): Promise<void> => {
       turn += 1;
-      const files = Array.from({ length: EDITS }, (_, index) => `w/${1 + ((turn * 7 + index * 13) % dirs)}/${1 + index}`);
+      const files = Array.from(
+        { length: EDITS },
+        (_, index) => `w/${1 + ((turn * 7 + index * 13) % dirs)}/${1 + index}`,
+      );
       await sandbox.run(`for f in ${files.join(" ")}; do echo "edit ${turn}" > $f; done`);
     };
     const changes = await compare({

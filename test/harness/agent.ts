@@ -23,6 +23,8 @@ export interface AgentOptions {
   readonly env?: Readonly<Record<string, string>>;
   /** Runs the agent as this user instead of root. */
   readonly uid?: number;
+  /** Command that the agent is started through, after the change of user; it ends in `"$@"`-like exec of the rest. */
+  readonly wrap?: readonly string[];
   readonly auth?: string;
   readonly poolMib?: number;
 }
@@ -115,7 +117,18 @@ export class TestAgent {
         ? []
         : ["setpriv", "--reuid", String(this.#options.uid), "--regid", String(this.#options.uid), "--clear-groups"];
     this.#process = Bun.spawn(
-      ["/bin/sh", "-c", 'exec "$@" 2>>"$LOG"', "sh", ...user, ...command, "serve", "--config", this.configPath],
+      [
+        "/bin/sh",
+        "-c",
+        'exec "$@" 2>>"$LOG"',
+        "sh",
+        ...user,
+        ...(this.#options.wrap ?? []),
+        ...command,
+        "serve",
+        "--config",
+        this.configPath,
+      ],
       {
         env: {
           PATH: process.env.PATH ?? "",

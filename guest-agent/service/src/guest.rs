@@ -18,8 +18,8 @@ pub trait Guest: 'static {
     /// What WELCOME says about this guest.
     fn description(&self) -> Description;
 
-    /// Starts a command (`request.program()` has been checked). Returns once it runs. Errors: `SPAWN_FAILED`,
-    /// `NOT_FOUND` (cwd), `GONE`.
+    /// Starts a command (`request.program()` has been checked). Returns once it runs. Errors:
+    /// `PROGRAM_NOT_FOUND`, `PROGRAM_DENIED`, `SPAWN_FAILED`, `NOT_FOUND` (cwd), `GONE`.
     async fn exec(&self, request: ExecRequest) -> Result<Execution, Fault>;
 
     /// Opens a regular file and begins to send its content.

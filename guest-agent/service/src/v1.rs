@@ -117,7 +117,16 @@ async fn run<G: Guest>(server: &Rc<Server<G>>, request: ExecRequest) -> Result<R
     let timeout = Duration::from_millis(request.timeout_ms);
     let mut out = Head::new(request.output_max as usize);
     let mut err = Head::new(request.output_max as usize);
-    let execution = server.guest.exec(request).await?;
+    let execution = match server.guest.exec(request).await {
+        Err(fault) => match fault.shell_exit_code() {
+            Some(exit_code) => {
+                let stderr = format!("{}\n", fault.message);
+                return Ok(Response::Exec { exit_code, stdout: String::new(), stderr });
+            }
+            None => return Err(fault),
+        },
+        Ok(execution) => execution,
+    };
     let sinks = (&mut out, &mut err);
     let finished = drive(execution, Some(timeout), Trailing::GiveUp, sinks, async |_| {}).await?;
     let exit_code = match finished.ended.status {

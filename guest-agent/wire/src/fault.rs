@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io;
 
 /// The codes of PROTOCOL.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,6 +22,8 @@ pub enum ErrorCode {
     NoSpace,
     WalkFailed,
     Limit,
+    ProgramNotFound,
+    ProgramDenied,
     SpawnFailed,
     Cancelled,
     Interrupted,
@@ -38,6 +41,27 @@ pub struct Fault {
 impl Fault {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
+    }
+
+    /// The program of a command could not be run.
+    pub fn not_executed(program: &str, error: &io::Error) -> Self {
+        const EXEC_FORMAT: i32 = 8;
+        let code = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ErrorCode::ProgramNotFound,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => ErrorCode::ProgramDenied,
+            _ if error.raw_os_error() == Some(EXEC_FORMAT) => ErrorCode::ProgramDenied,
+            _ => ErrorCode::SpawnFailed,
+        };
+        Self::new(code, format!("{program}: {error}"))
+    }
+
+    /// The exit code that a shell gives for this failure, where it has one.
+    pub fn shell_exit_code(&self) -> Option<i32> {
+        match self.code {
+            ErrorCode::ProgramNotFound => Some(127),
+            ErrorCode::ProgramDenied => Some(126),
+            _ => None,
+        }
     }
 
     pub fn protocol(message: impl Into<String>) -> Self {

@@ -39,7 +39,8 @@ impl Running {
     }
 }
 
-/// Starts the command of `request`. Errors: `SPAWN_FAILED`, `NOT_FOUND` or `NOT_DIRECTORY` for its directory.
+/// Starts the command of `request`. Errors: `PROGRAM_NOT_FOUND`, `PROGRAM_DENIED`, `SPAWN_FAILED`, and `NOT_FOUND` or
+/// `NOT_DIRECTORY` for its directory.
 pub fn start(running: &Rc<Running>, request: &ExecRequest) -> Result<Execution, Fault> {
     let directory = request.cwd.as_deref().unwrap_or("/");
     check_directory(directory)?;
@@ -54,8 +55,8 @@ pub fn start(running: &Rc<Running>, request: &ExecRequest) -> Result<Execution, 
     };
     command.current_dir(directory).stdin(child_stdin).stdout(child_stdout).stderr(child_stderr).process_group(0);
     set_environment(&mut command, request);
-    let mut child =
-        command.spawn().map_err(|error| Fault::new(ErrorCode::SpawnFailed, format!("cannot start: {error}")))?;
+    let name = request.argv.as_ref().map_or(SHELL, |argv| &argv[0]);
+    let mut child = command.spawn().map_err(|error| Fault::not_executed(name, &error))?;
     drop((command, script));
     let pid = child.id().expect("it has just been started");
     let alive = Rc::new(Cell::new(true));

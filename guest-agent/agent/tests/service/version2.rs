@@ -59,7 +59,8 @@ fn commands_and_how_they_end() {
     let outcome = connection.run("exec", &shell("kill -KILL $$")).unwrap();
     assert_eq!(exit(outcome.end()), (None, Some(9)));
     for (request, code) in [
-        (ExecRequest { argv: Some(vec!["/no/such".into()]), ..Default::default() }, ErrorCode::SpawnFailed),
+        (ExecRequest { argv: Some(vec!["/no/such".into()]), ..Default::default() }, ErrorCode::ProgramNotFound),
+        (ExecRequest { argv: Some(vec!["/etc".into()]), ..Default::default() }, ErrorCode::ProgramDenied),
         (ExecRequest { cwd: Some("/no/such".into()), ..shell("id") }, ErrorCode::NotFound),
         (ExecRequest::default(), ErrorCode::BadArgument),
     ] {

@@ -84,10 +84,11 @@ impl Commands {
         self.0.running.borrow_mut().clear();
     }
 
-    /// Starts a command. Errors: `BAD_ARGUMENT`, `LIMIT`, `NOT_FOUND` (the working directory), `SPAWN_FAILED`,
-    /// `GONE`.
+    /// Starts a command. Errors: `BAD_ARGUMENT`, `LIMIT`, `NOT_FOUND` (the working directory), `PROGRAM_NOT_FOUND`,
+    /// `PROGRAM_DENIED`, `SPAWN_FAILED`, `GONE`.
     pub async fn start(&self, request: ExecRequest) -> Result<Execution, Fault> {
         let (command, script) = command_of(&request, self.0.leaves.is_some())?;
+        let program = command.argv[0].clone();
         let mut streams = Streams::open(request.stdin, script).map_err(internal)?;
         let (id, started, ended) = self.hand_over(command, std::mem::take(&mut streams.theirs), request.kill_group)?;
         let mut unfinished = Unfinished { commands: self.clone(), id, armed: true };
@@ -97,7 +98,7 @@ impl Commands {
             Ok(Err(_)) => return Err(gone()),
             Err(_) => return Err(Fault::new(ErrorCode::SpawnFailed, "the command was not forked in time")),
         };
-        started_or_why(&mut streams.status).await?;
+        started_or_why(&mut streams.status, &program).await?;
         unfinished.armed = false;
         Ok(Execution {
             pid: pid as u32,
@@ -270,7 +271,7 @@ fn command_of(request: &ExecRequest, has_leaf: bool) -> Result<(Command, Option<
 }
 
 /// Waits until the command's execve has closed the status pipe, or tells why it did not come to that.
-async fn started_or_why(status: &mut pipe::Receiver) -> Result<(), Fault> {
+async fn started_or_why(status: &mut pipe::Receiver, program: &str) -> Result<(), Fault> {
     let mut message = Vec::new();
     let mut bounded = status.take(16);
     match timeout(Duration::from_millis(EXEC_START_MS_MAX), bounded.read_to_end(&mut message)).await {
@@ -287,7 +288,7 @@ async fn started_or_why(status: &mut pipe::Receiver) -> Result<(), Fault> {
                     Fault::new(code, format!("cannot enter cwd: {}", describe(errno)))
                 }
                 StartStep::Setup => not_started("cannot prepare the command", errno),
-                StartStep::Execute => not_started("cannot run the program", errno),
+                StartStep::Execute => Fault::not_executed(program, &describe(errno)),
             })
         }
         Ok(Err(error)) => Err(internal(error)),

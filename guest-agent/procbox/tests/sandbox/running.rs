@@ -54,10 +54,14 @@ fn signals_are_told() {
 fn failed_starts_say_why() {
     let sandbox = Sandbox::new();
     let argv = |program: &str| ExecRequest { command: None, argv: Some(vec![program.into()]), ..shell("") };
-    for (program, why) in [("no-such-program", "No such file"), ("/etc/passwd", "Permission denied")] {
+    for (program, code) in [
+        ("no-such-program", ErrorCode::ProgramNotFound),
+        ("/etc/passwd/x", ErrorCode::ProgramNotFound),
+        ("/etc/passwd", ErrorCode::ProgramDenied),
+    ] {
         let fault = sandbox.exec(argv(program)).unwrap_err();
-        assert_eq!(fault.code, ErrorCode::SpawnFailed);
-        assert!(fault.message.contains(why), "{}", fault.message);
+        assert_eq!(fault.code, code);
+        assert!(fault.message.contains(program), "{}", fault.message);
     }
     assert_eq!(sandbox.output("echo still here"), "still here");
 }
