@@ -57,7 +57,11 @@ fn commands_and_how_they_end() {
     assert_eq!(answer["stdout"], "ü\n/tmp\n");
     assert_eq!(exec(&agent, "printf '\\377'")["stdout"], "\u{fffd}");
     assert_eq!(exec(&agent, "env | grep -c FLUXVM_")["stdout"], "0\n");
-    is_error(&agent.call(json!({"op": "exec", "argv": ["/no/such/program"]})), "cannot start");
+    for (program, exit_code) in [("/no/such/program", 127), ("/etc", 126)] {
+        let answer = agent.call(json!({"op": "exec", "argv": [program]}));
+        assert_eq!((&answer["result"], &answer["exit_code"]), (&json!("exec"), &json!(exit_code)), "{answer}");
+        assert!(answer["stderr"].as_str().unwrap().starts_with(program), "{answer}");
+    }
     is_error(&agent.call(json!({"op": "exec", "command": "id", "cwd": "/no/such"})), "cwd");
     is_error(&agent.call(json!({"op": "exec", "command": "id", "argv": ["id"]})), "exactly one");
 }
