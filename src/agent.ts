@@ -1,6 +1,5 @@
 // The composition root: what is wired to what, in the order in which an agent starts, and the reverse at its end.
 // Nothing listens before the state is locked, read and reconciled with what lives on the host.
-import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import packageJson from "../package.json" with { type: "json" };
 import { FileLock } from "../ffi/host/files.ts";
@@ -22,6 +21,7 @@ import { systemClock } from "./sandbox/clock.ts";
 import { createCore } from "./sandbox/core.ts";
 import { CRASH_POINTS, type CrashHook } from "./sandbox/crash-points.ts";
 import type { CoreSettings } from "./sandbox/dependencies.ts";
+import { makePassableDir } from "./sandbox/places.ts";
 import { openStore } from "./state/store.ts";
 import { EventBus } from "./telemetry/events.ts";
 import { createLogger } from "./telemetry/log.ts";
@@ -75,7 +75,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
   });
   const reconciled = await core.reconcile();
   log.info({ ...reconciled }, "state reconciled with the host");
-  starting.defer(() => core.shutdown(limits.shutdownBudgetMs));
+  starting.defer(() => core.shutdown(limits.shutdownBudgetMs / 2));
 
   const app = createApp({
     config,
@@ -98,26 +98,19 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     url: server.url,
     failed: store.failed,
     async stop() {
-      await server.stop(limits.shutdownBudgetMs);
+      // First, because a dry-run may last longer than the budget and cannot outlive the agent.
+      core.close();
+      await server.stop(limits.shutdownBudgetMs / 2);
       await running.disposeAsync();
       log.info({}, "stopped");
     },
   };
 }
 
-/**
- * Others may pass through but not list: supervisors have uids of their own and a socket directory each, and a sandbox
- * without a mount namespace reaches its workspace by its path on the host. What is private is private by itself.
- */
+/** Sandboxes pass through these; what is private below them is private by itself. */
 async function makeDirectories(config: Config): Promise<void> {
-  const directories = [
-    { path: config.state_dir, mode: 0o711 },
-    { path: join(config.state_dir, "instances"), mode: 0o711 },
-    { path: config.run_dir, mode: 0o711 },
-    { path: join(config.run_dir, "sandboxes"), mode: 0o711 },
-  ];
-  for (const { path, mode } of directories) {
-    await mkdir(path, { recursive: true, mode }).catch((cause: unknown) => {
+  for (const path of [join(config.state_dir, "instances"), join(config.run_dir, "sandboxes")]) {
+    await makePassableDir(path).catch((cause: unknown) => {
       throw new AgentError("CONFIG_INVALID", `cannot make the directory ${path}`, { cause });
     });
   }

@@ -1,8 +1,8 @@
 // Uids are host-wide: two agents that hand out the same ones would let their sandboxes touch each other. Each agent
 // claims its range in one place, under one lock, before it gives out the first uid. A claim is a file that names the
 // state directory; it holds as long as that directory exists, because sandboxes outlive their agent.
-import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { chmod, mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { FileLock } from "../../ffi/host/files.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 
@@ -20,7 +20,7 @@ export interface UidClaim {
 
 /** Claims the range, or rejects with `CONFIG_INVALID` naming the agent that has a part of it. */
 export async function claimUids(claim: UidClaim, claimsDir = CLAIMS_DIR): Promise<void> {
-  await mkdir(claimsDir, { recursive: true, mode: 0o700 });
+  await makeClaimsDir(claimsDir);
   await using _lock = await takeLock(join(claimsDir, LOCK_NAME));
   for (const name of await readdir(claimsDir)) {
     if (!name.endsWith(".json")) continue;
@@ -41,6 +41,15 @@ export async function claimUids(claim: UidClaim, claimsDir = CLAIMS_DIR): Promis
   const path = join(claimsDir, `${claim.firstUid}.json`);
   await writeFile(`${path}.new`, JSON.stringify(claim), { mode: 0o600 });
   await rename(`${path}.new`, path);
+}
+
+/** The directory above is also the usual run directory, which sandboxes pass through whoever makes it first. */
+async function makeClaimsDir(claimsDir: string): Promise<void> {
+  const above = dirname(claimsDir);
+  if ((await mkdir(above, { recursive: true })) !== undefined) await chmod(above, 0o711);
+  await mkdir(claimsDir, { mode: 0o700 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== "EEXIST") throw error;
+  });
 }
 
 async function takeLock(path: string): Promise<FileLock> {

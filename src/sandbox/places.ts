@@ -1,7 +1,7 @@
 // The directories that the core itself makes for a sandbox: one for host-side files and one, with a short path, for
 // sockets. Both are journalled; their releases remove exactly the directory that the name says.
-import { lstat, mkdir, rm, symlink } from "node:fs/promises";
-import { join } from "node:path";
+import { chmod, lstat, mkdir, rm, symlink } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import type { Release, Resource } from "../contracts/resource.ts";
 import { AgentError } from "../errors/agent-error.ts";
 
@@ -10,6 +10,18 @@ const INSTANCE_NAME = new RegExp(`^${ID}(/dry-run-[0-9a-f]{8})?$`);
 const SOCKET_NAME = /^[a-z2-7]{12}$/;
 /** `sun_path` holds 108 bytes with its end; a backend adds a short file name. */
 const SOCKET_DIR_MAX_BYTES = 80;
+const PASSABLE_MODE = 0o711;
+
+/**
+ * Makes a directory, and those above it that are missing, which others may pass through but not list: supervisors have
+ * uids of their own and a socket directory each, and a sandbox without a mount namespace reaches its workspace by its
+ * path on the host. The mode does not depend on the umask; a directory that exists keeps its own.
+ */
+export async function makePassableDir(path: string): Promise<void> {
+  const first = await mkdir(path, { recursive: true, mode: PASSABLE_MODE });
+  if (first === undefined) return;
+  for (let made = path; made !== dirname(first); made = dirname(made)) await chmod(made, PASSABLE_MODE);
+}
 
 export class Places {
   readonly #socketsDir: string;
@@ -57,13 +69,14 @@ export class Places {
   }
 
   async makeInstanceDir(name: string): Promise<void> {
-    // Passable, because a sandbox without a mount namespace reaches its workspace below it by name.
-    await mkdir(this.instanceDir(name), { mode: 0o711 });
+    const path = this.instanceDir(name);
+    await mkdir(path, { mode: PASSABLE_MODE });
+    await chmod(path, PASSABLE_MODE);
   }
 
   /** Also called before every launch, because the run directory does not survive a reboot of the host. */
   async ensureSocketDir(shortName: string): Promise<void> {
-    await mkdir(this.#socketsDir, { recursive: true, mode: 0o711 });
+    await makePassableDir(this.#socketsDir);
     await mkdir(this.socketDir(shortName), { recursive: true, mode: 0o700 });
   }
 

@@ -152,7 +152,10 @@ describe("process sandbox over HTTP", () => {
 test.each(["off", "auto", "strict"])(
   "isolation %s: confined, and the same main job",
   async (isolation) => {
+    // The umask of the shipped unit.
+    const umask = process.umask(0o077);
     const other = await TestAgent.start({ procbox: `isolation = "${isolation}"` });
+    process.umask(umask);
     try {
       const sandbox = await TestSandbox.create(other);
       await sandbox.write("a", "1");
