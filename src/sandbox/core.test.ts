@@ -625,6 +625,19 @@ describe("shutdown", () => {
     await next.operations.ping(admin, "one");
   });
 
+  test("ends a dry-run at once, with its copy, and says why", async () => {
+    await using world = await World.create();
+    const core = world.core();
+    await core.operations.create(admin, request({ id: "one" }));
+    const before = await world.holdings();
+    const running = core.operations.dryRun(admin, "one", { command: "sleep 300" }).catch((error: unknown) => error);
+    for (let i = 0; i < 500 && world.host.processes.size < 2; i += 1) await Bun.sleep(1);
+    core.close();
+    expect(await running).toMatchObject({ code: "SHUTTING_DOWN" });
+    expect(await world.holdings()).toEqual(before);
+    await core.operations.ping(admin, "one");
+  });
+
   test("counts sandboxes for metrics, also when there are none", async () => {
     await using world = await World.create();
     const core = world.core();

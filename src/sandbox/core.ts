@@ -7,6 +7,7 @@ import { stateNow } from "./catalogue.ts";
 import { Context } from "./context.ts";
 import { create } from "./create.ts";
 import type { CoreDependencies } from "./dependencies.ts";
+import { tellingEnd } from "./ending.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import { watchOvershoot } from "./overshoot.ts";
@@ -14,7 +15,7 @@ import { pause, resume, start, stop } from "./power.ts";
 import { Reaper } from "./reaper.ts";
 import { type ReconcileReport, reconcile } from "./reconcile.ts";
 import { remove } from "./remove.ts";
-import { letGo } from "./shutdown.ts";
+import { abortDryRuns, letGo } from "./shutdown.ts";
 import type { Sandbox } from "./sandbox.ts";
 import { update } from "./update.ts";
 
@@ -26,7 +27,9 @@ export interface SandboxCore {
   startKeepers(): void;
   /** Sandboxes by `status` word and by backend id, for metrics; every status is present. */
   census(): { readonly byStatus: ReadonlyMap<Status, number>; readonly byBackend: ReadonlyMap<string, number> };
-  /** Refuses what is new, waits for what runs and lets go of every instance without ending it, within `budgetMs`. */
+  /** Refuses what is new and ends what nobody could wait for (dry-runs), so that the requests in progress can end. */
+  close(): void;
+  /** `close`, then waits for what runs and lets go of every instance without ending it, within `budgetMs`. */
   shutdown(budgetMs: number): Promise<void>;
 }
 
@@ -35,6 +38,11 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
   const context = new Context(dependencies);
   const reaper = new Reaper(context);
   let unwatch = (): void => undefined;
+  const close = (): void => {
+    context.closing = true;
+    unwatch();
+    abortDryRuns(context);
+  };
   return {
     operations: operationsOf(context),
     reconcile: () => reconcile(context),
@@ -43,9 +51,9 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
       unwatch = watchOvershoot(context);
     },
     census: () => census(context),
+    close,
     shutdown: async (budgetMs) => {
-      context.closing = true;
-      unwatch();
+      close();
       await letGo(context, reaper, budgetMs);
     },
   };
@@ -53,6 +61,8 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
 
 function operationsOf(context: Context): Operations {
   const find = (caller: Caller, id: string): Sandbox => context.catalogue.find(caller, id);
+  const onGuest = async <T>(caller: Caller, id: string, work: (sandbox: Sandbox) => Promise<T>): Promise<T> =>
+    await tellingEnd(context, find(caller, id), work);
   // Async, so that an id which is not found rejects instead of throwing.
   return {
     create: (caller, request) => create(context, caller, request),
@@ -72,13 +82,13 @@ function operationsOf(context: Context): Operations {
     pause: async (caller, id) => await pause(context, find(caller, id)),
     resume: async (caller, id) => await resume(context, find(caller, id)),
     update: async (caller, id, patch) => await update(context, find(caller, id), patch),
-    ping: async (caller, id) => await ping(find(caller, id)),
-    process: async (caller, id, request) => await runProcess(context, find(caller, id), request),
-    readFile: async (caller, id, path) => await readFile(context, find(caller, id), path),
-    writeFile: async (caller, id, path, content, mode) =>
-      await writeFile(context, find(caller, id), path, content, mode),
-    baseline: async (caller, id, paths) => await takeBaseline(context, find(caller, id), paths),
-    changes: async (caller, id, paths) => await changesSinceBaseline(context, find(caller, id), paths),
+    ping: (caller, id) => onGuest(caller, id, ping),
+    process: (caller, id, request) => onGuest(caller, id, (sandbox) => runProcess(context, sandbox, request)),
+    readFile: (caller, id, path) => onGuest(caller, id, (sandbox) => readFile(context, sandbox, path)),
+    writeFile: (caller, id, path, content, mode) =>
+      onGuest(caller, id, (sandbox) => writeFile(context, sandbox, path, content, mode)),
+    baseline: (caller, id, paths) => onGuest(caller, id, (sandbox) => takeBaseline(context, sandbox, paths)),
+    changes: (caller, id, paths) => onGuest(caller, id, (sandbox) => changesSinceBaseline(context, sandbox, paths)),
     dryRun: async (caller, id, request) => await dryRun(context, find(caller, id), request),
     quota: (caller) => context.catalogue.quota(caller.token),
   };

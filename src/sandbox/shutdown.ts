@@ -5,8 +5,13 @@ import type { Context } from "./context.ts";
 import type { Reaper } from "./reaper.ts";
 import type { Sandbox } from "./sandbox.ts";
 
+/** Ends every dry-run soon; its caller is told that the agent is shutting down. */
+export function abortDryRuns(context: Context): void {
+  for (const { dryRun } of context.catalogue.all()) dryRun?.abort(new AgentError("SHUTTING_DOWN"));
+}
+
 /**
- * Waits for the commands in every mailbox, discards dry-runs, then detaches. `context.closing` is set. What is not done
+ * Waits for the commands in every mailbox and the end of dry-runs, then detaches. `context.closing` is set. What is not done
  * within `budgetMs` is left to the journal: the next start finds and finishes it.
  */
 export async function letGo(context: Context, reaper: Reaper, budgetMs: number): Promise<void> {
@@ -20,7 +25,6 @@ export async function letGo(context: Context, reaper: Reaper, budgetMs: number):
 }
 
 async function settle(sandbox: Sandbox): Promise<void> {
-  sandbox.dryRun?.abort(new AgentError("SHUTTING_DOWN"));
   await sandbox.dryRun?.done;
   await sandbox.actor.idle();
 }

@@ -88,6 +88,33 @@ describe.skipIf(!isRoot)("survival", () => {
     expect(await sandboxProcesses(agent)).toEqual([]);
   }, 60_000);
 
+  test("SIGTERM in the middle of a long dry-run ends the agent soon, and the copy with it", async () => {
+    const agent = await startAgent();
+    const sandbox = await TestSandbox.create(agent);
+    await sandbox.run("true");
+    const before = await traceHost(agent);
+    const dry = agent
+      .json("POST", `${sandbox.path}/dry-run`, { command: "sleep 60", paths: ["/"], timeout_seconds: 90 })
+      .then(({ status, body }) => ({ status, code: body.code }));
+    await until("the copy runs", async () => (await sandboxProcesses(agent)).length > before.processes.length + 2);
+    const started = performance.now();
+    expect(await agent.stop()).toBe(0);
+    expect(performance.now() - started).toBeLessThan(8_000);
+    expect(await dry).toEqual({ status: 503, code: "SHUTTING_DOWN" });
+    await agent.start();
+    expect(await traceHost(agent)).toEqual(before);
+    await sandbox.delete();
+  }, 60_000);
+
+  test("a command whose sandbox is deleted under it is told so", async () => {
+    const agent = await startAgent();
+    const sandbox = await TestSandbox.create(agent);
+    const running = agent.json("POST", `${sandbox.path}/process`, { command: "sleep 20" });
+    await Bun.sleep(200);
+    await sandbox.delete();
+    expect(await running).toMatchObject({ status: 409, body: { code: "SANDBOX_GONE" } });
+  }, 60_000);
+
   test.each(["supervisor", "init"] as const)(
     "SIGKILL of the %s: seen, stoppable, startable, nothing left",
     async (role) => {
