@@ -8,7 +8,7 @@ const check = bodyCheck(
   Type.Object({
     name: Type.String({ maxLength: 5 }),
     count: Type.Optional(Type.Integer({ minimum: 1 })),
-    process: Type.Optional(Type.Object({ argv: Type.Array(Type.String()) })),
+    process: Type.Optional(Type.Object({ argv: Type.Array(Type.String()), cwd: Type.Optional(Type.String()) })),
     labels: Type.Optional(Type.Record(Type.String(), Type.Union([Type.String(), Type.Null()]))),
   }),
 );
@@ -49,9 +49,15 @@ describe("bodies", () => {
     expect(error.message).toContain("the body");
   });
 
-  test("unknown fields are ignored, null fields are absent, nested nulls stay", () => {
-    const body = { name: "a", count: null, extra: 1, labels: { gone: null } };
-    expect(check(body)).toEqual({ name: "a", extra: 1, labels: { gone: null } } as never);
+  test("unknown fields are ignored, named fields that are null are absent, nulls of a map stay", () => {
+    const body = { name: "a", count: null, extra: 1, process: { argv: ["x"], cwd: null }, labels: { gone: null } };
+    expect(check(body)).toEqual({ name: "a", extra: 1, process: { argv: ["x"] }, labels: { gone: null } } as never);
+  });
+
+  test("a needed field that is null is missing, also deep down", () => {
+    const error = refusal(() => check({ name: "a", process: { argv: null } }));
+    expect(error).toMatchObject({ code: "INVALID_FIELD", details: { field: "process.argv" } });
+    expect(error.message).toContain("is missing");
   });
 
   test("the value of a refused field is not repeated", () => {

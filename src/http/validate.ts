@@ -10,7 +10,7 @@ import { AgentError } from "../errors/agent-error.ts";
 export function bodyCheck<S extends TSchema>(schema: S): (value: Json) => Static<S> {
   const check = TypeCompiler.Compile(schema);
   return (value) => {
-    const present = withoutNulls(value);
+    const present = withoutNulls(schema, value);
     if (!check.Check(present)) throw firstError(check, present);
     return present as Static<S>;
   };
@@ -33,10 +33,16 @@ export function queryCheck<S extends TObject>(schema: S): (query: URLSearchParam
   };
 }
 
-/** A top-level field that is null counts as absent, as in the reference. */
-function withoutNulls(value: Json): Json {
-  if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
-  return Object.fromEntries(Object.entries(value).filter(([, member]) => member !== null));
+/** A named field that is null counts as absent, as in the reference; what a map like `labels` holds is left alone. */
+function withoutNulls(schema: TSchema, value: Json): Json {
+  const properties = (schema as Partial<TObject>).properties;
+  if (properties === undefined || typeof value !== "object" || value === null || Array.isArray(value)) return value;
+  return Object.fromEntries(
+    Object.entries(value).flatMap(([name, member]) => {
+      if (!Object.hasOwn(properties, name)) return [[name, member]];
+      return member === null ? [] : [[name, withoutNulls(properties[name]!, member)]];
+    }),
+  );
 }
 
 /** Failures of a value that has the right type. */
