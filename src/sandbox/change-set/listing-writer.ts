@@ -13,8 +13,10 @@ export class ListingWriter implements ManifestSink {
   readonly #encoder = new EntryEncoder();
   #entries = 0;
   readonly #order = new ByteOrder();
-  /** Pieces that arrived between two `drained` calls. */
+  /** Pieces that arrived since the latest `drained` call … */
   #overflow: Buffer[] = [];
+  /** … and those of before, on their way into the file while the next arrive. */
+  #writing: Promise<void> = Promise.resolve();
   #position: number;
 
   private constructor(
@@ -37,7 +39,7 @@ export class ListingWriter implements ManifestSink {
   entry(path: Uint8Array, entry: ManifestEntry): void {
     this.#order.check(path);
     this.#encoder.add(path, entry);
-    if (this.#encoder.isFull) this.#overflow.push(Buffer.from(this.#encoder.take()));
+    if (this.#encoder.isFull) this.#overflow.push(this.#encoder.take());
     this.#entries += 1;
   }
 
@@ -46,14 +48,18 @@ export class ListingWriter implements ManifestSink {
   }
 
   async drained(): Promise<void> {
+    await this.#writing;
     const pieces = this.#overflow;
     this.#overflow = [];
-    for (const piece of pieces) await this.#write(piece);
+    this.#writing = this.#writeAll(pieces);
+    // Whoever waits next learns of a failure; until then it is not an unhandled one.
+    this.#writing.catch(() => undefined);
   }
 
   /** Makes the file durable under its name. */
   async finish(head: Omit<ListingHead, "entries" | "paths">, crashPoint: CrashHook = () => undefined): Promise<void> {
     await this.drained();
+    await this.#writing;
     await this.#write(this.#encoder.take());
     await this.#write(Buffer.from(LISTING_END));
     const line = headLine({ ...head, entries: this.#entries, paths: this.paths });
@@ -68,8 +74,16 @@ export class ListingWriter implements ManifestSink {
 
   /** Removes what was written. Harmless after `finish`. */
   async discard(): Promise<void> {
+    await this.#writing.catch(() => undefined);
     await this.file.close().catch(() => undefined);
     await rm(this.temporary, { force: true });
+  }
+
+  async #writeAll(pieces: readonly Buffer[]): Promise<void> {
+    for (const piece of pieces) {
+      await this.#write(piece);
+      this.#encoder.reuse(piece);
+    }
   }
 
   async #write(bytes: Buffer): Promise<void> {
