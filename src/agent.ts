@@ -6,6 +6,7 @@ import { FileLock } from "../ffi/host/files.ts";
 import { builtInPlugins } from "../plugins/index.ts";
 import { openTelemetry } from "./agent-telemetry.ts";
 import { limits } from "./config/limits.ts";
+import { parseListen } from "./config/listen.ts";
 import type { Config } from "./config/schema.ts";
 import type { JsonObject } from "./contracts/json.ts";
 import type { Logger } from "./contracts/log.ts";
@@ -127,7 +128,8 @@ async function takeLocks(config: Config, stack: AsyncDisposableStack): Promise<v
 
 /** Options of a plugin: the sections that the configuration has for built-ins, else `[plugins.<kind>.<id>]`. */
 export function pluginOptions(config: Config): (kind: PluginKind, id: string) => unknown {
-  const port = Number(/:(\d+)$/.exec(config.listen)?.[1] ?? 0);
+  const address = parseListen(config.listen);
+  const port = address?.kind === "tcp" ? address.port : 0;
   const sections: Readonly<Record<string, unknown>> = {
     "backend/procbox": { ...config.sandbox.procbox, reserved_ports: port > 0 ? [port] : [] },
     "storage/btrfs": config.storage.pool_size_mib === null ? {} : { pool_size_mib: config.storage.pool_size_mib },

@@ -18,7 +18,8 @@ export function parseListen(listen: string): ListenAddress | null {
   return { kind: "tcp", host, port };
 }
 
-/** True when the address can be reached from this machine only, by the same prefixes as the reference. */
-export function isLoopback(address: ListenAddress): boolean {
-  return address.kind === "unix" || ["127.0.0.1", "localhost", "::1"].includes(address.host);
+/** True when only this machine can reach the address, by the same names as the reference. What is no address is not. */
+export function isLoopbackListen(listen: string): boolean {
+  const address = parseListen(listen);
+  return address?.kind === "unix" || ["127.0.0.1", "localhost", "::1"].includes(address?.host ?? "");
 }

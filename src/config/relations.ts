@@ -1,5 +1,5 @@
 // Rules that tie several keys together, as data: the key that is named, when it is broken, and what to say.
-import { isLoopback, parseListen } from "./listen.ts";
+import { isLoopbackListen, parseListen } from "./listen.ts";
 import type { Config } from "./schema.ts";
 import type { KeyPath } from "./toml-lines.ts";
 
@@ -28,10 +28,7 @@ export const relations: readonly Relation[] = [
   },
   {
     key: ["listen"],
-    broken: ({ listen, auth }) => {
-      const address = parseListen(listen);
-      return address !== null && !isLoopback(address) && auth.tokens.length === 0;
-    },
+    broken: ({ listen, auth }) => parseListen(listen) !== null && !isLoopbackListen(listen) && auth.tokens.length === 0,
     message: "a non-loopback address needs at least one [[auth.tokens]]",
   },
   {

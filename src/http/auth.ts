@@ -1,6 +1,7 @@
 // Who is calling: static bearer tokens, and the rule for when none is needed. Identity comes from the bearer alone; a
 // client certificate only admits the connection, and identity headers of proxies are never read.
 import { createHash, timingSafeEqual } from "node:crypto";
+import { isLoopbackListen } from "../config/listen.ts";
 import type { Config } from "../config/schema.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { Caller } from "../sandbox/operations.ts";
@@ -13,7 +14,6 @@ interface KnownToken {
 }
 
 const BEARER = "Bearer ";
-const LOOPBACK_LISTEN = ["127.0.0.1:", "localhost:", "[::1]:", "unix:"];
 
 /** The caller when authentication is off. */
 export const anonymousAdmin: Caller = Object.freeze({
@@ -22,11 +22,6 @@ export const anonymousAdmin: Caller = Object.freeze({
   tenant: null,
   token: null,
 });
-
-/** Whether only this machine can reach the address. */
-export function isLoopbackListen(listen: string): boolean {
-  return LOOPBACK_LISTEN.some((prefix) => listen.startsWith(prefix));
-}
 
 export class Authenticator {
   /** True when a bearer token is demanded. A non-loopback address without tokens demands one that nobody has. */

@@ -31,7 +31,7 @@ export const pathFailures: Codes = [
 ];
 
 /** The files of a sandbox cannot be listed. */
-export const listingFailures: Codes = [...pathFailures, "WALK_FAILED", "LISTING_TOO_LARGE"];
+export const listingFailures: Codes = [...pathFailures, "PATHS_REQUIRED", "WALK_FAILED", "LISTING_TOO_LARGE"];
 
 /** An instance cannot be made, or not taken apart. */
 export const launchFailures: Codes = [

@@ -1,14 +1,12 @@
 // The one guard of paths that carry a sandbox's id. An id that is malformed, unknown or another tenant's gives the same
 // answer, so that nobody learns which ids exist.
-import { limits } from "../config/limits.ts";
 import { AgentError } from "../errors/agent-error.ts";
+import { isId } from "../sandbox/fields.ts";
 import type { Caller, Operations } from "../sandbox/operations.ts";
-
-const ID_PATTERN = new RegExp(`^[A-Za-z0-9-]{1,${limits.sandboxIdMaxChars}}$`);
 
 /** The id of the path when the caller may see its sandbox; throws `SANDBOX_NOT_FOUND`. */
 export function guardSandbox(operations: Operations, caller: Caller, id: string | null | undefined): string {
-  if (typeof id !== "string" || !ID_PATTERN.test(id) || !operations.visible(caller, id)) {
+  if (typeof id !== "string" || !isId(id) || !operations.visible(caller, id)) {
     throw new AgentError("SANDBOX_NOT_FOUND");
   }
   return id;

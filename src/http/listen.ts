@@ -3,10 +3,10 @@
 import { lstat, unlink } from "node:fs/promises";
 import { connect } from "node:net";
 import type { Elysia } from "elysia";
-import type { Config } from "../config/schema.ts";
 import { limits } from "../config/limits.ts";
+import { isLoopbackListen, parseListen } from "../config/listen.ts";
+import type { Config } from "../config/schema.ts";
 import { AgentError } from "../errors/agent-error.ts";
-import { isLoopbackListen } from "./auth.ts";
 import type { Exchanges } from "./exchange.ts";
 
 type ListenConfig = Pick<Config, "listen" | "auth" | "tls">;
@@ -21,7 +21,6 @@ export interface HttpServer {
   stop(budgetMs: number): Promise<void>;
 }
 
-const DRAIN_POLL_MS = 10;
 /** A socket file is made for its owner only. */
 const SOCKET_UMASK = 0o177;
 /** Bodies are bounded by the routes, which answer with JSON; Bun's own answer would be empty. */
@@ -29,6 +28,8 @@ const BUN_BODY_MAX_BYTES = Number.MAX_SAFE_INTEGER;
 
 /** Listens; rejects with `CONFIG_INVALID`. */
 export async function listen(app: Elysia, config: ListenConfig, exchanges: Exchanges): Promise<HttpServer> {
+  const address = parseListen(config.listen);
+  if (address === null) throw new AgentError("CONFIG_INVALID", `listen = "${config.listen}" is not an address`);
   if (!isLoopbackListen(config.listen) && config.auth.tokens.length === 0) {
     throw new AgentError("CONFIG_INVALID", `listen = "${config.listen}" is not loopback and needs auth.tokens`);
   }
@@ -42,9 +43,7 @@ export async function listen(app: Elysia, config: ListenConfig, exchanges: Excha
     error: (error: unknown) => exchanges.failed(error),
     ...(tls === null ? {} : { tls }),
   };
-  const url = config.listen.startsWith("unix:")
-    ? await listenUnix(app, config.listen.slice("unix:".length), options)
-    : listenTcp(app, config.listen, options);
+  const url = address.kind === "unix" ? await listenUnix(app, address.path, options) : listenTcp(app, address, options);
   const server = app.server!;
   return {
     url,
@@ -57,15 +56,15 @@ export async function listen(app: Elysia, config: ListenConfig, exchanges: Excha
   };
 }
 
-function listenTcp(app: Elysia, address: string, options: object): string {
-  const { hostname, port } = splitAddress(address);
+function listenTcp(app: Elysia, { host, port }: { host: string; port: number }, options: object): string {
+  const urlHost = host.includes(":") ? `[${host}]` : host;
   try {
-    app.listen({ ...options, hostname, port });
+    app.listen({ ...options, hostname: host, port });
   } catch (error) {
-    throw cannotListen(address, error);
+    throw cannotListen(`${urlHost}:${port}`, error);
   }
   const scheme = "tls" in options ? "https" : "http";
-  return `${scheme}://${address.slice(0, address.lastIndexOf(":"))}:${app.server!.port}`;
+  return `${scheme}://${urlHost}:${app.server!.port}`;
 }
 
 function cannotListen(address: string, cause: unknown): AgentError {
@@ -105,11 +104,6 @@ function isAnswered(path: string): Promise<boolean> {
     });
     socket.once("error", () => resolve(false));
   });
-}
-
-function splitAddress(address: string): { hostname: string; port: number } {
-  const colon = address.lastIndexOf(":");
-  return { hostname: address.slice(0, colon).replace(/^\[(.*)\]$/, "$1"), port: Number(address.slice(colon + 1)) };
 }
 
 async function loadTls(tls: ListenConfig["tls"]): Promise<object | null> {

@@ -22,7 +22,7 @@ export function changeSetRoutes({ operations }: HttpDependencies): readonly Rout
       summary: "Records what the paths hold now.",
       body: baselineBody,
       success: { status: 200, schema: baselineReply },
-      errors: [...ERRORS, "PATHS_REQUIRED"],
+      errors: ERRORS,
       handler: async ({ caller, id, body }) => {
         const baseline = await operations.baseline(caller, id, body.paths);
         const { files, mode, paths } = baseline;
