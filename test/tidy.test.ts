@@ -3,6 +3,7 @@
 import { describe, expect, test } from "bun:test";
 import { readFile } from "node:fs/promises";
 import { dirname, join, normalize } from "node:path";
+import { limits } from "../src/config/limits.ts";
 import { catalogue } from "../src/errors/catalogue.ts";
 
 const ROOT = join(import.meta.dir, "..");
@@ -131,6 +132,12 @@ describe("error codes", () => {
     const unused = Object.keys(catalogue).filter((name) => !code.includes(`"${name}"`));
     expect(unused).toEqual([]);
   });
+});
+
+test("each limit is used", () => {
+  const others = production.filter(({ path }) => path !== "src/config/limits.ts").map(({ text }) => text);
+  const unused = Object.keys(limits).filter((name) => !others.some((text) => text.includes(name)));
+  expect(unused).toEqual([]);
 });
 
 test("every shell script parses", async () => {

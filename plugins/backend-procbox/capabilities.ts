@@ -78,9 +78,6 @@ export async function probe(host: HostFacts): Promise<ProbeReport> {
       });
     }
   }
-  const usable = !missing.some(
-    (gap) =>
-      gap.capability === "uid_pool" || NEEDS.some((need) => need.essential && need.capability === gap.capability),
-  );
+  const usable = !missing.some((gap) => NEEDS.some((need) => need.essential && need.capability === gap.capability));
   return { usable, capabilities, missing };
 }

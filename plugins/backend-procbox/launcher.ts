@@ -1,6 +1,6 @@
 // Starts the guest agent in its process-sandbox modes and reads what it reports. The configuration goes in on
 // standard input, the token on descriptor 3; neither is ever an argument.
-import { write } from "node:fs";
+import { closeSync, write } from "node:fs";
 import { promisify } from "node:util";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import type { ErrorCode } from "../../src/errors/catalogue.ts";
@@ -65,7 +65,6 @@ export async function startLauncher(executable: string, cgroup: string | null): 
 
 async function sendToken(fd: unknown, token: string): Promise<void> {
   if (typeof fd !== "number") throw new AgentError("LAUNCH_FAILED", "the token pipe is missing");
-  const { closeSync } = await import("node:fs");
   try {
     await writeFd(fd, new TextEncoder().encode(token));
   } finally {

@@ -1,5 +1,7 @@
 // Processes by identity: pid, start time and boot together, because a pid alone is reused by the kernel.
 import { readFile } from "node:fs/promises";
+import { constants } from "node:os";
+import { processRuns, signalProcess } from "../../ffi/host/processes.ts";
 import type { ProcessIdentity } from "../../src/contracts/backend.ts";
 
 const START_TICKS_FIELD = 19; // field 22 of stat(5), counted from the state that follows the command name
@@ -26,18 +28,12 @@ export async function startTicks(pid: number): Promise<number | null> {
 }
 
 export async function isAlive(identity: ProcessIdentity): Promise<boolean> {
-  if (identity.bootId !== (await bootId())) return false;
-  return (await startTicks(identity.pid)) === identity.startTicks;
+  return identity.bootId === (await bootId()) && processRuns(identity);
 }
 
 /** Sends a signal when the process is still the one recorded. */
 export async function signal(identity: ProcessIdentity, name: NodeJS.Signals): Promise<void> {
-  if (!(await isAlive(identity))) return;
-  try {
-    process.kill(identity.pid, name);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
-  }
+  if (identity.bootId === (await bootId())) signalProcess(identity, constants.signals[name]);
 }
 
 /** Waits until the process is gone; false when it still lives after `budgetMs`. */

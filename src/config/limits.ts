@@ -43,7 +43,6 @@ export const limits = {
 
   // Commands.
   commandMaxBytes: 1 * MIB,
-  commandInlineMaxBytes: 128 * KIB,
   outputMaxBytes: 16 * MIB,
   execDefaultTimeoutMs: 30 * 1000,
   runningExecutionsMax: 256,
@@ -61,14 +60,12 @@ export const limits = {
   manifestListingMaxBytes: 64 * MIB,
   manifestTimeoutMs: 300 * 1000,
   listingsAtOnceMax: 4,
-  workspaceEntriesMax: 500_000,
 
   // Guest-agent protocol.
   frameMaxBytes: 2 * MIB,
   frameDataMaxBytes: 1 * MIB,
   streamCreditBytes: 1 * MIB,
   streamsMax: 1024,
-  guestConnectTimeoutMs: 5 * 1000,
   guestCallTimeoutMs: 15 * 1000,
   guestFileTimeoutMs: 120 * 1000,
   guestExecGraceMs: 10 * 1000,
@@ -99,7 +96,6 @@ function holds(relation: boolean, text: string): void {
   if (!relation) throw new Error(`limits contradict each other: ${text}`);
 }
 
-holds(limits.commandInlineMaxBytes <= limits.commandMaxBytes, "an inline command fits the command limit");
 holds(limits.requestBodyMaxBytes <= limits.bodyBudgetBytes, "the largest body fits the budget of bodies");
 holds((limits.fileMaxBytes * 4) / 3 < limits.requestBodyMaxBytes, "a base64 file fits a request body");
 holds(limits.streamCreditBytes >= limits.frameDataMaxBytes, "the data of one frame fits the initial credit");

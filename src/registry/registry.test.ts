@@ -203,7 +203,7 @@ describe("registry", () => {
     });
     const registry = await start([storage("one"), storage("two")]);
     expect(registry.report()[1]?.fault).toContain("resource kind volume belongs to plugin storage/one");
-    expect(Object.keys(registry.releases)).toEqual(["volume"]);
+    expect(registry.list("storage").map(({ id }) => id)).toEqual(["one"]);
   });
 
   test("a frozen instance of a class with private fields still works", async () => {

@@ -57,13 +57,10 @@ interface Probed {
 export class Registry {
   readonly #plugins: readonly LoadedPlugin[];
   readonly #reports: readonly PluginReport[];
-  /** Release functions by resource kind, over all loaded plugins. */
-  readonly releases: Readonly<Record<string, Release>>;
 
   constructor(plugins: readonly LoadedPlugin[], reports: readonly PluginReport[]) {
     this.#plugins = plugins;
     this.#reports = reports;
-    this.releases = Object.assign({}, ...plugins.map((plugin) => releasesOf(plugin.instance)));
   }
 
   /** The loaded plugins of a kind, in registration order: the first is the preferred one. */
