@@ -15,11 +15,11 @@ import { RouteIndex } from "./route-index.ts";
 /** The label of requests that no route answers. */
 const UNMATCHED = "unmatched";
 
-/** What Elysia's router hands over; `params` is missing on paths without one, an `id` that does not decode is null. */
+/** What Elysia's router hands over; `params` is missing on paths without one, a value that does not decode is null. */
 interface RouterContext {
   readonly request: Request;
   readonly path: string;
-  readonly params?: { readonly id?: string | null };
+  readonly params?: Readonly<Record<string, string | null>>;
   readonly server: ConnectionTimer;
 }
 
@@ -54,7 +54,7 @@ export function createApp(dependencies: HttpDependencies): HttpApp {
       route.method,
       route.path,
       ({ request, server, path, params }: RouterContext) => {
-        const routed = { template: route.path, path, id: params?.id };
+        const routed = { template: route.path, path, params };
         return exchanges.run(request, server, routed, (arrival) => pipeline.serve(route, arrival));
       },
       // The pipeline reads bodies itself, bounded and only after it knows who is calling.

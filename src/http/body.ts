@@ -14,7 +14,8 @@ export interface HeldBody {
   readonly release: () => void;
 }
 
-const NOTHING: HeldBody = { bytes: new Uint8Array(0), release: () => {} };
+/** No body at all. */
+export const NOTHING: HeldBody = { bytes: new Uint8Array(0), release: () => {} };
 
 /**
  * Reads the whole body. Rejects with `BODY_TOO_LARGE` above `maxBytes`, `UPLOADS_BUSY` when the budget is taken,

@@ -22,8 +22,8 @@ export interface Routed {
   readonly template: string;
   /** The path that was matched against the routes. */
   readonly path: string;
-  /** The decoded id of the path: missing where there is none, null where it does not decode. */
-  readonly id?: string | null;
+  /** The decoded variables of the path; null where one does not decode. */
+  readonly params?: Readonly<Record<string, string | null>>;
 }
 
 type Who = Pick<AuditLine, "actor" | "role" | "tenant">;
@@ -68,7 +68,8 @@ export class Exchanges {
       if (routed.path !== url.pathname) throw new AgentError("BAD_REQUEST", "the request target is not in normal form");
       response = await answer({
         request,
-        id: routed.id,
+        id: routed.params?.id,
+        params: decoded(routed.params ?? {}),
         url,
         identified: (found) => {
           caller = found;
@@ -96,6 +97,10 @@ export class Exchanges {
     this.telemetry.answered(template, method, done.status, done.duration_ms);
     this.telemetry.audit({ actor, role, tenant, ...done });
   }
+}
+
+function decoded(params: Readonly<Record<string, string | null>>): Readonly<Record<string, string>> {
+  return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, value ?? ""]));
 }
 
 /** The client's own id when it is short and harmless, else a new one. */

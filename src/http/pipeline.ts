@@ -4,7 +4,7 @@ import type { Config } from "../config/schema.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { Caller, VmRecord } from "../sandbox/operations.ts";
 import { Authenticator } from "./auth.ts";
-import { checkJsonType, type HeldBody, parseJson, readBody } from "./body.ts";
+import { checkJsonType, type HeldBody, NOTHING, parseJson, readBody } from "./body.ts";
 import type { BodyBudget } from "./body-budget.ts";
 import type { HttpDependencies } from "./dependencies.ts";
 import { guardHost, guardSandbox } from "./guard.ts";
@@ -19,6 +19,8 @@ export interface Arrival {
   readonly url: URL;
   /** Decoded `:id` of the path; null where it does not decode. */
   readonly id: string | null | undefined;
+  /** Every variable of the path, decoded; one that does not decode is empty. */
+  readonly params: Readonly<Record<string, string>>;
   /** Told as soon as the caller is known, for the audit line. */
   readonly identified: (caller: Caller) => void;
 }
@@ -101,16 +103,19 @@ export class Pipeline {
     return route.guard === "sandbox" ? guardSandbox(this.dependencies.operations, caller, arrival.id) : "";
   }
 
-  #read(route: Route, request: Request): Promise<HeldBody> {
+  async #read(route: Route, request: Request): Promise<HeldBody> {
+    if (route.streamedBody === true) return NOTHING;
     if (route.checkBody !== null) checkJsonType(request);
     return readBody(request, route.bodyMaxBytes, this.budget);
   }
 }
 
-/** Query and body as the route's schemas see them. */
-function asked(route: Route, arrival: Arrival, held: HeldBody): { query: unknown; body: unknown } {
+/** The request as the route's schemas see it. */
+function asked(route: Route, arrival: Arrival, held: HeldBody) {
   const isMissing = held.bytes.byteLength === 0 && route.bodyOptional === true;
   return {
+    request: arrival.request,
+    params: arrival.params,
     query: route.checkQuery(arrival.url.searchParams),
     body: route.checkBody?.(isMissing ? {} : parseJson(held.bytes)),
   };

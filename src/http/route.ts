@@ -7,7 +7,7 @@ import type { ErrorCode } from "../errors/catalogue.ts";
 import type { Caller, IdempotentRequest } from "../sandbox/operations.ts";
 import { bodyCheck, queryCheck } from "./validate.ts";
 
-export type Method = "GET" | "POST" | "PATCH" | "DELETE";
+export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 
 /** `none`: nobody is asked. `reader`: any valid token. `admin`: a token with the admin role. */
 export type AuthMark = "none" | "reader" | "admin";
@@ -26,6 +26,10 @@ const ID_PREFIXES = ["/v1/vms/:", "/v1/sandboxes/:", "/sandbox/:"];
 export interface RouteInput<Body, Query> {
   readonly caller: Caller;
   readonly id: string;
+  /** Every variable of the path, decoded; one that does not decode is empty. */
+  readonly params: Readonly<Record<string, string>>;
+  /** For headers, a body that is streamed and upgrades. */
+  readonly request: Request;
   readonly body: Body;
   readonly query: Query;
   /** For the core, when the request has an Idempotency-Key and the route honours it. */
@@ -57,6 +61,8 @@ interface RouteSpec<Body extends TSchema, Query extends TObject> {
   readonly body?: Body;
   /** The body may be missing altogether, which means `{}`. */
   readonly bodyOptional?: true;
+  /** The handler reads the bytes of the body from the request as they come, and bounds what it holds of them. */
+  readonly streamedBody?: true;
   /** Bound on the body in bytes; `limits.jsonBodyMaxBytes` when unset. */
   readonly bodyMaxBytes?: number;
   readonly query?: Query;
