@@ -17,7 +17,7 @@ import { createGuestConnector } from "./guest/connector.ts";
 import { createApp } from "./http/app.ts";
 import { prepareNativeFiles } from "./native-files.ts";
 import { discoverExternal } from "./registry/external.ts";
-import { type Registry, startRegistry } from "./registry/registry.ts";
+import { type Registry, startRegistry, strayOptions } from "./registry/registry.ts";
 import { systemClock } from "./sandbox/clock.ts";
 import { createCore } from "./sandbox/core.ts";
 import { CRASH_POINTS, type CrashHook } from "./sandbox/crash-points.ts";
@@ -59,6 +59,9 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     log,
   });
   starting.defer(() => registry.close());
+  for (const plugin of strayOptions(config.plugins, registry.report())) {
+    log.warn({ plugin }, "the configuration has options for a plugin that does not exist");
+  }
 
   const events = new EventBus(store);
   const core = createCore({

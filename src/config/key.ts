@@ -3,7 +3,7 @@
 import { z } from "zod";
 
 const PATH_PATTERN = /^\/[^\0]*$/;
-const LISTEN_PATTERN = /^(?:unix:\/[^\0]{1,100}|\[[0-9A-Fa-f:.]+\]:\d{1,5}|[A-Za-z0-9.-]+:\d{1,5})$/;
+const LISTEN_PATTERN = /^(?:unix:\/[^\0]+|\[[0-9A-Fa-f:.]+\]:\d{1,5}|[A-Za-z0-9.-]+:\d{1,5})$/;
 
 /** What a key knows about itself beside its type. `later`: its feature is not in this build. `secret`: never shown. */
 export interface KeyMeta {

@@ -125,6 +125,16 @@ describe("what is refused, with file, line, key, expectation and nearest key", (
       "[tls]\ncert = '/a'",
       "fluxvm.toml:2: tls.cert: expected together with tls.key; one is set without the other",
     ],
+    [
+      "options of a plugin that has a section of its own",
+      "[plugins.backend.procbox]\nenabled = true",
+      "fluxvm.toml:1: plugins.backend.procbox: the options of this plugin are the keys of [sandbox.procbox]",
+    ],
+    [
+      "a table of which this build knows nothing more",
+      "[security]\nprofile = 'a'",
+      "fluxvm.toml:1: security: not available in this build; expected no such key",
+    ],
     ["no TOML", "a = 1\nb = = 2", "fluxvm.toml:2: Expected a value but found '='"],
     ["a table twice", "[auth]\n[tls]\n[auth]\n", "fluxvm.toml:3: Cannot redefine table 'auth'"],
   ];

@@ -20,6 +20,12 @@ const together = (first: KeyPath, second: KeyPath, broken: (config: Config) => b
 
 const PROCBOX = ["sandbox", "procbox"] as const;
 
+const inSection = (kind: "backend" | "storage", id: string, section: string): Relation => ({
+  key: ["plugins", kind, id],
+  broken: ({ plugins }) => plugins[kind][id] !== undefined,
+  message: `the options of this plugin are the keys of [${section}]`,
+});
+
 export const relations: readonly Relation[] = [
   {
     key: ["listen"],
@@ -80,4 +86,6 @@ export const relations: readonly Relation[] = [
     broken: ({ sandbox: { procbox } }) => procbox.uid_base + 2 * procbox.uid_count - 1 > UID_MAX,
     message: `the pool ends beyond the highest uid, ${UID_MAX}`,
   },
+  inSection("backend", "procbox", "sandbox.procbox"),
+  inSection("storage", "btrfs", "storage"),
 ];

@@ -213,6 +213,14 @@ const apple = table("Sandboxes on Apple hardware.", {
   ),
 });
 
+const security = later(
+  z
+    .record(z.string(), z.json())
+    .nullable()
+    .default(null)
+    .meta({ description: "Security profiles of virtual machines.", expected: "a table" }),
+);
+
 const pluginOptions = z.record(z.string().regex(/^[a-z0-9][a-z0-9-]{0,31}$/), z.record(z.string(), z.json()));
 
 const pluginTable = (kind: string) =>
@@ -255,6 +263,7 @@ export const configSchema = z.strictObject({
   policy,
   jailer,
   catalog,
+  security,
   apple,
   plugins: table("Options of plugins, by kind and id, such as [plugins.backend.fake].", {
     backend: pluginTable("backend"),

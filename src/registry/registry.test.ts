@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { z } from "zod";
 import { CONTRACT_VERSION, definePlugin, type PluginDefinition } from "../contracts/plugin.ts";
 import { AgentError } from "../errors/agent-error.ts";
-import { probePlugins, type Registration, startRegistry } from "./registry.ts";
+import { probePlugins, type Registration, startRegistry, strayOptions } from "./registry.ts";
 import { hostFacts, noGuest, silentLog } from "./testing.ts";
 
 const usable = { usable: true, capabilities: ["fast"], missing: [] };
@@ -186,6 +186,12 @@ describe("registry", () => {
     expect(() => registry.get("change-set", "refusing").instance.supports(undefined as never)).toThrow(
       "not this guest",
     );
+  });
+
+  test("options that belong to no plugin are named", async () => {
+    const registry = await start([changeSet()]);
+    const options = { backend: { sample: {} }, dataplane: {}, storage: {}, "change-set": { sample: {}, smaple: {} } };
+    expect(strayOptions(options, registry.report())).toEqual(["backend/sample", "change-set/smaple"]);
   });
 
   test("refuses two plugins that release the same kind of resource", async () => {

@@ -108,6 +108,16 @@ export async function startRegistry(options: RegistryOptions): Promise<Registry>
   return new Registry(plugins, reports);
 }
 
+/** Which options, by plugin kind and id, belong to no plugin: most likely the id is misspelt. */
+export function strayOptions(
+  options: Readonly<Record<PluginKind, Readonly<Record<string, unknown>>>>,
+  reports: readonly PluginReport[],
+): readonly string[] {
+  const known = new Set(reports.map(({ kind, id }) => `${kind}/${id}`));
+  const named = Object.entries(options).flatMap(([kind, byId]) => Object.keys(byId).map((id) => `${kind}/${id}`));
+  return named.filter((name) => !known.has(name));
+}
+
 async function probeAll(options: ProbeOptions): Promise<readonly Probed[]> {
   const taken = new Map<string, string>();
   return Promise.all(options.registrations.map((registration) => probeOne(registration, taken, options)));
