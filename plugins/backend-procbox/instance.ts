@@ -7,7 +7,10 @@ import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.t
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { isAlive, signal, waitGone } from "./process.ts";
 
+/** An end is seen by the end of the guest channel; this is for a sandbox whose channel was cut before. */
 const WATCH_INTERVAL_MS = 500;
+/** How long a supervisor may take from closing its connections to its end. */
+const ENDING_BUDGET_MS = 1_000;
 const CONNECT_TIMEOUT_MS = 5_000;
 /** Kept back from the stop budget for the kill that follows a refused shutdown. */
 const KILL_RESERVE_MS = 1_000;
@@ -36,6 +39,8 @@ export class ProcboxInstance implements Instance {
   #channel: Promise<GuestChannel> | null = null;
   #watching = true;
   #gone = false;
+  /** Resolves when there is a reason to look at once; another each time it was looked. */
+  #hint = Promise.withResolvers<boolean>();
 
   constructor(options: InstanceOptions) {
     this.#options = options;
@@ -51,6 +56,7 @@ export class ProcboxInstance implements Instance {
         path: join(this.#options.socketDir, SOCKET_NAME),
         token: this.#options.token,
         connectTimeoutMs: CONNECT_TIMEOUT_MS,
+        onCut: () => this.#hint.resolve(true),
       })
       .catch((error: unknown) => {
         this.#channel = null;
@@ -67,6 +73,7 @@ export class ProcboxInstance implements Instance {
         throw new AgentError("DEADLINE_EXCEEDED", `supervisor ${this.identity.pid} did not end after SIGKILL`);
       }
     }
+    this.#hint.resolve(true);
     if (this.#watching) await this.ended;
   }
 
@@ -86,12 +93,22 @@ export class ProcboxInstance implements Instance {
     this.#channel = null;
   }
 
+  /** Until it is time to look again; true when a connection ended or the process is known to be gone. */
+  async #pause(): Promise<boolean> {
+    const timer = setTimeout(() => this.#hint.resolve(false), WATCH_INTERVAL_MS).unref();
+    const hinted = await this.#hint.promise;
+    clearTimeout(timer);
+    this.#hint = Promise.withResolvers<boolean>();
+    return hinted;
+  }
+
   async #watch(): Promise<InstanceEnd> {
     const { exited } = this.#options;
     if (exited === undefined) {
       while (await isAlive(this.identity)) {
-        await unrefSleep(WATCH_INTERVAL_MS);
+        const cut = await this.#pause();
         if (!this.#watching) return new Promise<never>(() => {});
+        if (cut) await waitGone(this.identity, ENDING_BUDGET_MS);
       }
     } else {
       await exited;

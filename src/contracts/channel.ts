@@ -97,5 +97,6 @@ export interface GuestChannel {
 
 /** Makes guest channels for backends. A channel keeps one warm connection and reopens it after a cut. */
 export interface GuestConnector {
-  unix(options: { path: string; token: string; connectTimeoutMs: number }): Promise<GuestChannel>;
+  /** `onCut` is called whenever a connection of the channel ends, for whatever reason: often the guest's own end. */
+  unix(options: { path: string; token: string; connectTimeoutMs: number; onCut?: () => void }): Promise<GuestChannel>;
 }

@@ -53,6 +53,25 @@ describe("the handshake", () => {
   });
 });
 
+test("tells of every connection that ends", async () => {
+  let cuts = 0;
+  const first = Promise.withResolvers<PeerConnection>();
+  const channel = await connect(
+    [
+      welcomed(async (c) => first.resolve(c)),
+      welcomed(async (c) => c.send((await c.next()).stream, FrameKind.end, {})),
+    ],
+    { onCut: () => cuts++ },
+  );
+  expect(cuts).toBe(0);
+  (await first.promise).cut();
+  while (cuts === 0) await Bun.sleep(1);
+  await channel.ping();
+  expect(cuts).toBe(1);
+  channel.close();
+  expect(cuts).toBe(2);
+});
+
 describe("exec", () => {
   test("sends the request and gathers both outputs", async () => {
     const channel = await connect([

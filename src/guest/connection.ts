@@ -36,6 +36,7 @@ export class GuestConnection {
   #awaitingPong = false;
   #lastStreamId = 0;
   #failure: AgentError | null = null;
+  #onEnd: () => void = () => undefined;
 
   /** `socket` has done the handshake; its owner hands on the frames and the close. */
   constructor(socket: GuestSocket, welcome: Welcome, heartbeat: Heartbeat) {
@@ -48,6 +49,12 @@ export class GuestConnection {
   /** False once the connection has ended. */
   get alive(): boolean {
     return this.#failure === null;
+  }
+
+  /** Calls `notify` when the connection has ended, at once if that is so already. */
+  whenEnded(notify: () => void): void {
+    if (this.#failure === null) this.#onEnd = notify;
+    else notify();
   }
 
   /**
@@ -92,6 +99,7 @@ export class GuestConnection {
       stream.handler.failed(error);
     }
     this.#streams.clear();
+    this.#onEnd();
   }
 
   closed(reason: string): void {

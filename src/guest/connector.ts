@@ -17,11 +17,16 @@ const defaultHeartbeat: Heartbeat = { idleMs: limits.guestIdleMs, pongTimeoutMs:
 export function createGuestConnector(heartbeat: Heartbeat = defaultHeartbeat): GuestConnector {
   return {
     /** Tries until `connectTimeoutMs` has passed, since the guest agent may only be starting. */
-    async unix({ path, token, connectTimeoutMs }): Promise<GuestChannel> {
+    async unix({ path, token, connectTimeoutMs, onCut = () => undefined }): Promise<GuestChannel> {
       const endpoint = { path, token };
       const connection = await connectWithRetries(endpoint, connectTimeoutMs, heartbeat);
       if (connection === null) return new LineChannel(endpoint);
-      return new WarmChannel(connection, () => reconnect(endpoint, connectTimeoutMs, heartbeat));
+      connection.whenEnded(onCut);
+      return new WarmChannel(connection, async () => {
+        const next = await reconnect(endpoint, connectTimeoutMs, heartbeat);
+        next.whenEnded(onCut);
+        return next;
+      });
     },
   };
 }

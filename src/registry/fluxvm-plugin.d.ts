@@ -119,7 +119,8 @@ declare module "fluxvm/plugin" {
 
   /** Makes guest channels for backends. A channel keeps one warm connection and reopens it after a cut. */
   export interface GuestConnector {
-    unix(options: { path: string; token: string; connectTimeoutMs: number }): Promise<GuestChannel>;
+    /** `onCut` is called whenever a connection of the channel ends, for whatever reason: often the guest's own end. */
+    unix(options: { path: string; token: string; connectTimeoutMs: number; onCut?: () => void }): Promise<GuestChannel>;
   }
 
   // Resources: things on the host that must be given back. Each is journalled by name before it is acquired, and the

@@ -29,13 +29,13 @@ const opened: (() => void)[] = [];
 /** Each connection runs the next script, the last one the rest. Closed by `closeAll`. */
 export async function connect(
   scripts: readonly Script[],
-  options: { connectTimeoutMs?: number; heartbeat?: Heartbeat } = {},
+  options: { connectTimeoutMs?: number; heartbeat?: Heartbeat; onCut?: () => void } = {},
 ): Promise<GuestChannel> {
   const peer = new FakePeer(...scripts);
   opened.push(() => peer.stop());
   const connector = createGuestConnector(options.heartbeat);
   const connectTimeoutMs = options.connectTimeoutMs ?? 1000;
-  const channel = await connector.unix({ path: peer.path, token: TOKEN, connectTimeoutMs });
+  const channel = await connector.unix({ path: peer.path, token: TOKEN, connectTimeoutMs, onCut: options.onCut });
   opened.push(() => channel.close());
   return channel;
 }
