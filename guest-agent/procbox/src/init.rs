@@ -79,6 +79,8 @@ struct Execution {
     id: u64,
     /// Its pid is that of a minder, which answers to [`spawner::KILL_TREE_SIGNAL`].
     minded: bool,
+    /// When its minder, which was told to kill it, counts as stopped.
+    kill_by: Option<Instant>,
 }
 
 struct Spawner {
@@ -109,6 +111,7 @@ impl Init {
             if self.deadline.is_some_and(|deadline| self.executions.is_empty() || deadline <= Instant::now()) {
                 return Ok(());
             }
+            self.kill_overdue();
             let (control_ready, children_ready) = self.wait()?;
             // First the dead, so that a command never goes to a spawner that is gone.
             if children_ready {
@@ -127,7 +130,8 @@ impl Init {
     }
 
     fn wait(&self) -> io::Result<(bool, bool)> {
-        let timeout = match self.deadline {
+        let overdue = self.executions.values().filter_map(|execution| execution.kill_by);
+        let timeout = match self.deadline.into_iter().chain(overdue).min() {
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
                 PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -158,7 +162,7 @@ impl Init {
             // A minder's group must not lose its minder.
             ToInit::Signal { execution, signal: libc::SIGKILL } => self.kill_tree(execution),
             ToInit::Signal { execution, signal } => {
-                let _ = self.pid_of(execution).map(|(pid, _)| process::signal(-pid.as_raw(), signal));
+                let _ = self.pid_of(execution).map(|pid| process::signal(-pid.as_raw(), signal));
             }
             ToInit::KillTree { execution } => self.kill_tree(execution),
             ToInit::Shutdown { grace_ms } => {
@@ -171,18 +175,29 @@ impl Init {
         Ok(())
     }
 
-    fn kill_tree(&self, execution: u64) {
-        let _ = match self.pid_of(execution) {
-            Some((pid, true)) => process::queue_signal(pid, spawner::KILL_TREE_SIGNAL)
-                // A stopped minder would not hear it.
-                .and_then(|()| process::signal(pid.as_raw(), libc::SIGCONT)),
-            Some((pid, false)) => process::signal(-pid.as_raw(), libc::SIGKILL),
-            None => Ok(()),
+    fn kill_tree(&mut self, execution: u64) {
+        let Some((pid, it)) = self.executions.iter_mut().find(|(_, it)| it.id == execution) else { return };
+        let _ = if it.minded {
+            it.kill_by.get_or_insert_with(|| Instant::now() + Duration::from_millis(MINDER_KILL_MS_MAX));
+            // A stopped minder would not hear it.
+            process::queue_signal(*pid, spawner::KILL_TREE_SIGNAL)
+                .and_then(|()| process::signal(pid.as_raw(), libc::SIGCONT))
+        } else {
+            process::signal(-pid.as_raw(), libc::SIGKILL)
         };
     }
 
-    fn pid_of(&self, execution: u64) -> Option<(Pid, bool)> {
-        self.executions.iter().find(|(_, it)| it.id == execution).map(|(pid, it)| (*pid, it.minded))
+    /// A command that stops its minder again and again is killed with everything else, like one that killed it.
+    fn kill_overdue(&mut self) {
+        let now = Instant::now();
+        if self.executions.values().any(|it| it.kill_by.is_some_and(|kill_by| kill_by <= now)) {
+            self.signal_everything(libc::SIGKILL);
+            self.executions.values_mut().for_each(|it| it.kill_by = None);
+        }
+    }
+
+    fn pid_of(&self, execution: u64) -> Option<Pid> {
+        self.executions.iter().find(|(_, it)| it.id == execution).map(|(pid, _)| *pid)
     }
 
     /// Hands a command to the spawner and tells the supervisor what came of it.
@@ -193,7 +208,7 @@ impl Init {
         let minded = !has_leaf;
         let answer = match self.ask_spawner(command, descriptors) {
             Ok(FromSpawner::Pid(pid)) => {
-                self.executions.insert(Pid::from_raw(pid), Execution { id: execution, minded });
+                self.executions.insert(Pid::from_raw(pid), Execution { id: execution, minded, kill_by: None });
                 FromInit::Spawned { execution, pid }
             }
             Ok(FromSpawner::Errno(errno)) => FromInit::NotSpawned { execution, errno },
@@ -252,7 +267,9 @@ impl Init {
         // The supervisor sees a worker that was not started by the end of its socket.
         let Some(socket) = descriptors.pop() else { return };
         match process::fork() {
-            Ok(Forked::Child) => worker::run(socket),
+            Ok(Forked::Child) => {
+                worker::run(socket, &confine::workspace_inside(&self.setting.config, &self.setting.plan))
+            }
             Ok(Forked::Parent(pid)) => drop(self.workers.insert(pid, worker)),
             Err(_) => (),
         }

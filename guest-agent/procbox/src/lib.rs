@@ -17,6 +17,7 @@ mod spawner;
 mod supervisor;
 mod sys;
 mod worker;
+mod workspace;
 
 use serde::Serialize;
 

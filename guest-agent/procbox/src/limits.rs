@@ -29,6 +29,8 @@ pub const LAUNCH_MS_MAX: u64 = 30_000;
 pub const EXEC_START_MS_MAX: u64 = 10_000;
 /// Milliseconds that killed processes may take to vanish from their control group.
 pub const KILL_MS_MAX: u64 = 5_000;
+/// Milliseconds a minder may take to kill its command before init kills everything: the command may keep it stopped.
+pub const MINDER_KILL_MS_MAX: u64 = 2_000;
 /// Grace in milliseconds of a shutdown asked for by SIGTERM.
 pub const TERM_GRACE_MS: u64 = 5_000;
 /// Longest grace in milliseconds of a shutdown.

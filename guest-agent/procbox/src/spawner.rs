@@ -10,7 +10,7 @@ use crate::init::Setting;
 use crate::sys::packet::{self, Packet};
 use crate::sys::process::{self, Forked, Image, exit_now};
 use crate::sys::seccomp::Filter;
-use crate::{cgroup, minder};
+use crate::{cgroup, minder, workspace};
 use nix::fcntl::{AT_FDCWD, FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl, openat2};
 use std::ffi::CString;
 use std::io::{self, Write};
@@ -218,7 +218,7 @@ impl Descriptors {
 
 /// Changes to `directory` below `workspace`; links out of it are refused by the kernel.
 fn enter_directory(workspace: &Path, directory: Option<&str>) -> io::Result<()> {
-    nix::unistd::chdir(workspace)?;
+    workspace::enter(workspace)?;
     let relative = directory.map_or("", |path| path.trim_start_matches('/'));
     if relative.is_empty() {
         return Ok(());

@@ -4,6 +4,7 @@
 use crate::control;
 use crate::sys::packet::{self, Packet};
 use crate::sys::process;
+use crate::workspace;
 use files::chunks::ChunkReader;
 use files::{Links, Manifests, Root};
 use nix::fcntl::{OFlag, open};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use wire::request::{ManifestRequest, ManifestSummary, ReadFileRequest, WriteFileRequest};
@@ -36,14 +38,14 @@ pub enum Reply {
 }
 
 /// Serves the supervisor through `socket`, in a process that init just forked. Never returns.
-pub fn run(socket: OwnedFd) -> ! {
-    process::exit_with(|| i32::from(serve(socket).is_err()))
+pub fn run(socket: OwnedFd, workspace: &Path) -> ! {
+    process::exit_with(|| i32::from(serve(socket, workspace).is_err()))
 }
 
-fn serve(socket: OwnedFd) -> io::Result<()> {
+fn serve(socket: OwnedFd, workspace: &Path) -> io::Result<()> {
     process::close_all_except(&[0, 1, 2, socket.as_raw_fd()])?;
+    workspace::enter(workspace)?;
     let root = || -> io::Result<Root> {
-        // Init entered the workspace before it gave up its rights.
         let directory = open(c".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         Ok(Root::new(directory, Links::Refuse))
     };
@@ -51,6 +53,7 @@ fn serve(socket: OwnedFd) -> io::Result<()> {
     let mut manifests = Manifests::new(root()?, Manifests::threads_default());
     while let Some(Packet { body, mut descriptors }) = packet::receive(socket.as_fd())? {
         let content = descriptors.pop().ok_or(io::ErrorKind::InvalidData)?;
+        workspace::enter(workspace)?;
         let say = |reply: &Reply| control::send(socket.as_fd(), reply);
         let result = match control::decode(&body)? {
             Job::Read(request) => read(&files, &request, content, say),

@@ -11,6 +11,7 @@ use crate::config::LaunchConfig;
 use crate::plan::Plan;
 use crate::probe::map_own_user;
 use crate::sys::process;
+use crate::workspace;
 use nix::sched::{CloneFlags, unshare};
 use std::path::PathBuf;
 
@@ -59,7 +60,7 @@ pub fn enter(config: &LaunchConfig, plan: &Plan, groups: &Memberships, launcher:
     if plan.own_network {
         process::loopback_up().map_err(during("switching loopback on"))?;
     }
-    nix::unistd::chdir(&workspace_inside(config, plan)).map_err(during("entering the workspace"))?;
+    workspace::enter(&workspace_inside(config, plan)).map_err(during("entering the workspace"))?;
     rights::give_up(config.sandbox_uid, &[])?;
     landlock::restrict(config, plan)?;
     process::hide_from_peers().map_err(during("hiding from the sandbox"))

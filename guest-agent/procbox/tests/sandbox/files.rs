@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     ("links and special files are refused", links_and_special_files),
     ("an upload that is cut off leaves the old content", cut_upload),
     ("a manifest lists, and a delta follows edits", manifests),
+    ("a sandbox that shut itself out of its workspace is let in again", shut_out),
     ("a killed worker interrupts its operation only", killed_worker),
 ];
 
@@ -110,4 +111,18 @@ fn killed_worker() {
     let (after, _) = sandbox.manifest(Some(whole.digest)).unwrap();
     assert!(!after.delta, "a new worker holds no listing");
     assert_eq!(sandbox.output("echo here"), "here");
+}
+
+fn shut_out() {
+    let sandbox = Sandbox::new();
+    sandbox.write("/file", b"before").unwrap();
+    let shut = || assert_eq!(sandbox.output("chmod 0 .; cat file 2>/dev/null || echo shut"), "shut");
+    shut();
+    assert_eq!(sandbox.read("/file").unwrap(), b"before");
+    shut();
+    sandbox.write("/file", b"after").unwrap();
+    shut();
+    assert_eq!(sandbox.manifest(None).unwrap().0.files, 1);
+    shut();
+    assert_eq!(sandbox.output("cat file"), "after");
 }

@@ -4,6 +4,7 @@ use crate::Case;
 use crate::client::shell;
 use crate::fixture::{Place, Sandbox};
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 use wire::request::ExecRequest;
 
 /// The user that owns nothing.
@@ -12,6 +13,7 @@ const NOBODY: u32 = 65534;
 pub const CASES: &[Case] = &[
     ("an ordinary user has strict sandboxes", strict),
     ("an ordinary user's commands are kept together", kept_together),
+    ("a command that keeps its minder stopped is killed in time", stopped_minder),
     ("an ordinary user may grant ports of the host's network", ports),
     ("an ordinary user has Landlock-only sandboxes", landlock_only),
     ("a delegated control group of an ordinary user is used", delegated),
@@ -45,6 +47,17 @@ fn kept_together() {
     assert!(outcome.unwrap().status.timed_out);
     sandbox.run("kill -9 -1");
     assert_eq!(sandbox.run("echo here").stdout, "here\n");
+}
+
+fn stopped_minder() {
+    let sandbox = Sandbox::of(Place::of_user(NOBODY));
+    let started = Instant::now();
+    let storm = "(while :; do kill -STOP -1; done) & while :; do kill -STOP -1; done";
+    let outcome = sandbox.exec(ExecRequest { timeout_ms: 500, ..shell(storm) }).unwrap();
+    assert!(outcome.status.timed_out);
+    assert!(started.elapsed() < Duration::from_secs(5), "took {:?}", started.elapsed());
+    assert_eq!(sandbox.output("echo here"), "here");
+    assert_eq!(sandbox.output("ps -e -o stat= | grep -c T || true"), "0");
 }
 
 fn ports() {
