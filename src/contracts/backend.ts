@@ -49,10 +49,9 @@ export interface LaunchRequest {
   readonly resources: ResourceScope;
 }
 
-export type AdoptRequest = Omit<LaunchRequest, "volume"> & {
-  readonly volume: Volume;
+export interface AdoptRequest extends LaunchRequest {
   readonly identity: ProcessIdentity;
-};
+}
 
 export interface InstanceEnd {
   readonly reason: string;

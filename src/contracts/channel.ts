@@ -62,7 +62,7 @@ export interface ManifestSummary {
   readonly unchanged: number;
 }
 
-/** Receives a listing in order. `bytes` calls are awaited, which is the back-pressure. */
+/** Receives a listing in order. `drained` is awaited, which is the back-pressure. */
 export interface ManifestSink {
   /** Full listing: one call an entry. */
   entry(path: Uint8Array, entry: ManifestEntry): void;

@@ -84,7 +84,7 @@ declare module "fluxvm/plugin" {
     readonly unchanged: number;
   }
 
-  /** Receives a listing in order. `bytes` calls are awaited, which is the back-pressure. */
+  /** Receives a listing in order. `drained` is awaited, which is the back-pressure. */
   export interface ManifestSink {
     /** Full listing: one call an entry. */
     entry(path: Uint8Array, entry: ManifestEntry): void;
@@ -253,10 +253,9 @@ declare module "fluxvm/plugin" {
     readonly resources: ResourceScope;
   }
 
-  export type AdoptRequest = Omit<LaunchRequest, "volume"> & {
-    readonly volume: Volume;
+  export interface AdoptRequest extends LaunchRequest {
     readonly identity: ProcessIdentity;
-  };
+  }
 
   export interface InstanceEnd {
     readonly reason: string;

@@ -2,8 +2,8 @@
 // that changed goes to `other`. One collector serves whole listings and deltas, so that both give the same answer.
 import type { ManifestEntry } from "../../contracts/channel.ts";
 import type { FingerprintMode } from "../../contracts/change-set.ts";
+import { compareBytes } from "../../contracts/listing.ts";
 import type { Changes, OtherChange } from "../operations.ts";
-import { compareBytes } from "./paths.ts";
 
 const sameFingerprint = (a: ManifestEntry, b: ManifestEntry): boolean =>
   compareBytes(a.fingerprint, b.fingerprint) === 0;

@@ -1,13 +1,14 @@
 // Compares what the guest lists now with a stored listing. A guest that answers with a difference is taken at its word
 // and the stored entries are not even read; a whole listing is merged with them as it arrives.
 import type { ManifestEntry, ManifestSink } from "../../contracts/channel.ts";
+import { compareBytes } from "../../contracts/listing.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { Changes } from "../operations.ts";
 import { ChangeCollector } from "./compare.ts";
 import type { Listed } from "./listing.ts";
 import type { ListingEntry } from "./listing-format.ts";
 import type { ListingReader } from "./listing-reader.ts";
-import { ByteOrder, compareBytes, isUnder } from "./paths.ts";
+import { ByteOrder, isUnder } from "./paths.ts";
 
 export class Comparison implements ManifestSink {
   readonly #collector = new ChangeCollector();

@@ -1,13 +1,10 @@
 // The paths of a change-set request: absolute, rooted at what the sandbox may write. The guest's kernel resolves them;
 // here they are only checked, made canonical, sorted by bytes and freed of repeats.
 import { limits } from "../../config/limits.ts";
+import { compareBytes } from "../../contracts/listing.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 
 const CONTROL = /[\u0000-\u001f\u007f]/;
-
-export function compareBytes(a: Uint8Array, b: Uint8Array): number {
-  return Buffer.compare(a, b);
-}
 
 function canonicalPath(path: string): Uint8Array {
   const fault = (reason: string): AgentError =>

@@ -11,7 +11,8 @@ import type {
   ManifestSummary,
 } from "../../contracts/channel.ts";
 import type { ChangeSetMethod } from "../../contracts/change-set.ts";
-import { compareBytes, isUnder } from "../change-set/paths.ts";
+import { compareBytes } from "../../contracts/listing.ts";
+import { isUnder } from "../change-set/paths.ts";
 
 export interface FakeFile {
   readonly content: Uint8Array;
