@@ -1,5 +1,6 @@
 // The guest channel: what can be asked of the guest agent inside a sandbox, whatever carries the bytes. Paths are
 // absolute from the root of what the sandbox may write (process sandbox: its workspace; VM: its root file system).
+import type { GuestExecutions } from "./executions.ts";
 
 /** A command, through `/bin/sh -c` or as an argument vector. Exactly one of `command` and `argv` is set. */
 export interface ExecRequest {
@@ -80,8 +81,10 @@ export interface IdentityReset {
 
 /** A guest agent that is reachable. Every method rejects with an `AgentError` (`GUEST_…`, `FILE_…`, `SANDBOX_GONE`). */
 export interface GuestChannel {
-  /** What the guest agent says it can do: `exec`, `files`, `manifest`, `shell`, `identity`. */
+  /** What the guest agent says it can do: `exec`, `executions`, `files`, `manifest`, `shell`, `identity`. */
   readonly features: ReadonlySet<string>;
+  /** Facet: commands with an id that outlive connections. */
+  readonly executions?: GuestExecutions;
   ping(): Promise<void>;
   exec(request: ExecRequest): Promise<ExecResult>;
   readFile(path: Uint8Array, maxBytes: number): Promise<FileContent>;

@@ -19,6 +19,7 @@ export const catalogue = {
   BODY_TOO_SLOW: entry(408, "the request body came too slowly", true),
   UPLOADS_BUSY: entry(503, "too many large requests at once; try again later", true),
   COMMAND_TOO_LARGE: entry(413, "the command is larger than 1 MiB"),
+  STREAMS_EXHAUSTED: entry(429, "this token has as many streams attached as it may", true),
   ROUTE_NOT_FOUND: entry(404, "no such route"),
   METHOD_NOT_ALLOWED: entry(405, "this route does not answer that method"),
   RATE_LIMITED: entry(429, "too many requests; try again later", true),
@@ -83,6 +84,14 @@ export const catalogue = {
   BASELINE_MODE_CHANGED: entry(409, "the baseline used another fingerprint mode; take a new one"),
   DRY_RUN_BUSY: entry(409, "another dry-run or restore is running on this sandbox", true),
   DRY_RUN_NOT_REVERTED: entry(500, "the changes may still be in the sandbox"),
+
+  // Executions.
+  EXECUTION_NOT_FOUND: entry(404, "no such execution"),
+  EXECUTION_EXISTS: entry(409, "an execution with this id runs or ran another command"),
+  EXECUTION_EXITED: entry(412, "the execution has exited"),
+  STDIN_GAP: entry(416, "the offset lies beyond the input that was taken"),
+  STDIN_CLOSED: entry(400, "the input is closed"),
+  TTY_REQUIRED: entry(400, "the execution has no terminal"),
 
   // The agent and its host.
   CONFIG_INVALID: entry(400, "the configuration is invalid"),
