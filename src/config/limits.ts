@@ -16,6 +16,9 @@ export const limits = {
   bodyGraceMs: 30 * 1000,
   bodyRateMinBytesPerSecond: 256 * KIB,
   connectionIdleSecs: 60,
+  /** Silence of a stream after which it says that it is still there. */
+  streamKeepAliveMs: 15 * 1000,
+  attachedStreamsPerTokenMax: 2048,
   eventsPageMax: 1000,
   idempotencyKeepMs: 24 * 3600 * 1000,
   rateBucketIdleMs: 10 * 60 * 1000,

@@ -11,6 +11,7 @@ import { Pipeline } from "./pipeline.ts";
 import type { Route } from "./route.ts";
 import { allRoutes } from "./routes.ts";
 import { RouteIndex } from "./route-index.ts";
+import { AttachedStreams } from "./stream/attached.ts";
 
 /** The label of requests that no route answers. */
 const UNMATCHED = "unmatched";
@@ -32,9 +33,10 @@ export interface HttpApp {
 
 /** Builds the application. Nothing listens before `listen` is called. */
 export function createApp(dependencies: HttpDependencies): HttpApp {
-  const routes = allRoutes(dependencies);
+  const streams = new AttachedStreams(limits.attachedStreamsPerTokenMax);
+  const routes = allRoutes(dependencies, streams);
   const index = new RouteIndex(routes);
-  const exchanges = new Exchanges(dependencies.telemetry);
+  const exchanges = new Exchanges(dependencies.telemetry, streams);
   const budget = new BodyBudget(limits.bodyBudgetBytes, limits.bodyBudgetWaitMs);
   const pipeline = new Pipeline(dependencies, budget);
 

@@ -16,7 +16,7 @@ function recorder() {
     authDenied: nothing,
     metricsText: () => "",
   };
-  return { audit, answered, exchanges: new Exchanges(telemetry) };
+  return { audit, answered, exchanges: new Exchanges(telemetry, { drain: nothing }) };
 }
 
 const routed = { template: "/v1/vms/:id", path: "/v1/vms/x", id: "x" };

@@ -6,6 +6,8 @@ import type { Caller } from "../sandbox/operations.ts";
 import type { AuditLine, HttpTelemetry } from "./dependencies.ts";
 import { errorResponse } from "./errors.ts";
 import type { Arrival } from "./pipeline.ts";
+import type { AttachedStreams } from "./stream/attached.ts";
+import { endOf } from "./stream/lasting.ts";
 
 /** The part of the server that a request's time limit needs; null when the app is called without a server. */
 export type ConnectionTimer = { timeout(request: Request, seconds: number): void } | null;
@@ -36,11 +38,15 @@ const REQUEST_ID_PATTERN = /^[A-Za-z0-9._:-]{1,128}$/;
 export class Exchanges {
   #isDraining = false;
 
-  constructor(private readonly telemetry: HttpTelemetry) {}
+  constructor(
+    private readonly telemetry: HttpTelemetry,
+    private readonly streams: Pick<AttachedStreams, "drain">,
+  ) {}
 
-  /** From now on requests are refused; those in progress go on. */
+  /** From now on requests are refused; those in progress go on, except streams, which could last for ever. */
   drain(): void {
     this.#isDraining = true;
+    this.streams.drain();
   }
 
   /** The response for a failure outside of any request's steps, such as one of the server itself. */
@@ -78,7 +84,11 @@ export class Exchanges {
     } catch (error) {
       response = errorResponse(error, this.telemetry.log, requestId);
     }
-    timer?.timeout(request, limits.connectionIdleSecs);
+    const countIdleTime = (): void => timer?.timeout(request, limits.connectionIdleSecs);
+    // Within a body that goes on, silence is no idle time.
+    const lasting = endOf(response);
+    if (lasting === undefined) countIdleTime();
+    else void lasting.then(countIdleTime);
     response.headers.set("x-request-id", requestId);
     response.headers.set("x-content-type-options", "nosniff");
     response.headers.set("cache-control", "no-store");

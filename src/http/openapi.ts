@@ -3,6 +3,7 @@ import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { catalogue, type ErrorCode } from "../errors/catalogue.ts";
 import { defineRoute, type Route } from "./route.ts";
 import { errorSchema } from "./schema.ts";
+import { framings } from "./stream/framing.ts";
 
 type Document = Record<string, unknown>;
 
@@ -65,9 +66,14 @@ export function errorCodes(route: Route): readonly ErrorCode[] {
   if (route.guard === "host") add(["HOST_WIDE_REFUSED"]);
   if (route.checkBody !== null) add(WITH_BODY);
   if (route.query !== undefined) add(["INVALID_FIELD"]);
+  if (isStream(route)) add(["STREAMS_EXHAUSTED"]);
   if (route.idempotent === true) add(IDEMPOTENT);
   add(route.errors ?? []);
   return [...codes].sort();
+}
+
+function isStream({ success }: Route): boolean {
+  return success?.contentTypes?.includes(framings.ndjson.contentType) ?? false;
 }
 
 function operation(route: Route, components: Record<string, unknown>): Document {
@@ -81,6 +87,9 @@ function operation(route: Route, components: Record<string, unknown>): Document 
     ...(route.body === undefined
       ? {}
       : { requestBody: { required: route.bodyOptional !== true, content: json(route.body, components) } }),
+    ...(route.streamedBody === true
+      ? { requestBody: { required: true, content: { "application/octet-stream": { schema: { type: "string" } } } } }
+      : {}),
     responses: responses(route, components),
   };
 }
@@ -97,10 +106,14 @@ function responses(route: Route, components: Record<string, unknown>): Document 
   return result;
 }
 
-function success({ status, schema, contentType }: NonNullable<Route["success"]>, components: Record<string, unknown>) {
-  const text = contentType === undefined ? {} : { content: { [contentType]: { schema: { type: "string" } } } };
-  const body = schema === undefined ? text : { content: json(schema, components) };
-  return { [status]: { description: "success", ...body } };
+function success(
+  { status, also = [], schema, contentTypes = [] }: NonNullable<Route["success"]>,
+  components: Record<string, unknown>,
+): Document {
+  const content: Document = schema === undefined ? {} : json(schema, components);
+  for (const type of contentTypes) content[type] = { schema: { type: "string" } };
+  const response = { description: "success", ...(Object.keys(content).length === 0 ? {} : { content }) };
+  return Object.fromEntries([status, ...also].map((code) => [code, response]));
 }
 
 function json(schema: TSchema, components: Record<string, unknown>): Document {

@@ -44,8 +44,10 @@ interface Success {
   readonly status: 200 | 201 | 204;
   /** Schema of the JSON body. */
   readonly schema?: TSchema;
-  /** Content type of a body that is not JSON. */
-  readonly contentType?: string;
+  /** Content types of a body that is not JSON. */
+  readonly contentTypes?: readonly string[];
+  /** Other statuses of success with the same body, such as 206. */
+  readonly also?: readonly number[];
 }
 
 interface RouteSpec<Body extends TSchema, Query extends TObject> {

@@ -9,9 +9,10 @@ import { openApiRoute } from "./openapi.ts";
 import type { Route } from "./route.ts";
 import { sandboxRoutes } from "./sandboxes/routes.ts";
 import { serviceRoutes } from "./service/routes.ts";
+import type { AttachedStreams } from "./stream/attached.ts";
 
 /** Every route of this agent, the OpenAPI document among them. */
-export function allRoutes(dependencies: HttpDependencies): readonly Route[] {
+export function allRoutes(dependencies: HttpDependencies, streams: AttachedStreams): readonly Route[] {
   const routes: Route[] = [
     ...serviceRoutes(dependencies),
     ...sandboxRoutes(dependencies),

@@ -65,7 +65,7 @@ export function serviceRoutes({ operations, host, telemetry }: HttpDependencies)
       guard: "shared",
       tag: "service",
       summary: "Metrics in the Prometheus text format.",
-      success: { status: 200, contentType: METRICS_TYPE },
+      success: { status: 200, contentTypes: [METRICS_TYPE] },
       handler: async () => new Response(await telemetry.metricsText(), { headers: { "content-type": METRICS_TYPE } }),
     }),
     defineRoute({

@@ -29,7 +29,7 @@ export function checkResponse(routes: readonly Route[], method: string, path: st
   const where = `${method} ${path} answered ${answer.status}`;
   if (answer.headers.get("x-request-id") === null) throw new Error(`${where} without X-Request-Id`);
   const success = route?.success ?? null;
-  if (success !== null && answer.status === success.status) return checkSuccess(success, method, answer, where);
+  if (success !== null && [success.status, ...(success.also ?? [])].includes(answer.status as 200)) return checkSuccess(success, method, answer, where);
   const alternative = route?.alternatives?.[answer.status];
   if (alternative !== undefined && Value.Check(alternative, answer.json)) return;
   if (method === "HEAD") return;
@@ -41,21 +41,18 @@ export function checkResponse(routes: readonly Route[], method: string, path: st
 }
 
 function checkSuccess(success: Success, method: string, answer: Answer, where: string): void {
-  const { schema, contentType = "application/json" } = success;
+  const { schema, contentTypes = [] } = success;
   if (success.status === 204) {
     if (answer.text !== "") throw new Error(`${where} with a body`);
     return;
   }
-  if (answer.headers.get("content-type") !== contentType && !isJson(answer, contentType)) {
-    throw new Error(`${where} as ${answer.headers.get("content-type")}`);
-  }
+  const type = answer.headers.get("content-type") ?? "";
+  if (contentTypes.includes(type)) return;
+  if (contentTypes.length > 0 && schema === undefined) throw new Error(`${where} as ${type}`);
+  if (answer.json === undefined && method !== "HEAD") throw new Error(`${where} as ${type}`);
   if (schema === undefined || method === "HEAD") return;
   const problem = Value.Errors(schema, answer.json).First();
   if (problem !== undefined) throw new Error(`${where}: ${problem.path} ${problem.message}\n${answer.text}`);
-}
-
-function isJson(answer: Answer, contentType: string): boolean {
-  return contentType === "application/json" && answer.json !== undefined;
 }
 
 function matches(route: Route, pathname: string): boolean {

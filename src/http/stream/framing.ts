@@ -1,0 +1,95 @@
+// How frames look on the wire: msgpack maps behind their length, JSON lines, or server-sent events, as the client's
+// `Accept` says. The three carry the same maps; JSON has bytes as Base64 under the field's name with `_base64`.
+import { Packr } from "msgpackr";
+import type { Frame, FrameValue } from "./frame.ts";
+
+export interface Framing {
+  readonly contentType: string;
+  encode(frame: Frame): Uint8Array;
+}
+
+const LENGTH_BYTES = 4;
+const BIN32_HEADER_BYTES = 5;
+const FIXMAP_ENTRIES_MAX = 15;
+const BIN32 = 0xc6;
+const UINT32_MAX = 0xffff_ffff;
+
+// Plain maps of the shortest form, and never the record extension.
+const packer = new Packr({ useRecords: false, variableMapSize: true });
+
+/** An integer beyond 32 bits would become a float. */
+function widened(value: FrameValue): unknown {
+  if (typeof value === "number") return Number.isInteger(value) && Math.abs(value) > UINT32_MAX ? BigInt(value) : value;
+  if (typeof value !== "object" || value === null || value instanceof Uint8Array) return value;
+  if (Array.isArray(value)) return value.map(widened);
+  return Object.fromEntries(Object.entries(value).map(([key, member]) => [key, widened(member)]));
+}
+
+const msgpack: Framing = {
+  contentType: "application/vnd.fluxvm.stream+msgpack",
+  encode(frame) {
+    const { data, ...rest } = frame;
+    if (!(data instanceof Uint8Array)) return prefixed(packer.pack(widened(frame)));
+    // Content is copied once: the map is packed without it and its count raised by hand.
+    const map = packer.pack(widened(rest));
+    const entries = Object.keys(rest).length;
+    if (entries >= FIXMAP_ENTRIES_MAX) throw new RangeError("a frame with too many fields");
+    const key = Buffer.from([0xa4, ...Buffer.from("data")]);
+    const bytes = map.length + key.length + BIN32_HEADER_BYTES + data.length;
+    const whole = Buffer.allocUnsafe(LENGTH_BYTES + bytes);
+    whole.writeUInt32BE(bytes, 0);
+    whole.set(map, LENGTH_BYTES);
+    whole[LENGTH_BYTES] = 0x80 | (entries + 1);
+    let at = LENGTH_BYTES + map.length;
+    whole.set(key, at);
+    at = whole.writeUInt8(BIN32, at + key.length);
+    at = whole.writeUInt32BE(data.length, at);
+    whole.set(data, at);
+    return whole;
+  },
+};
+
+function prefixed(map: Uint8Array): Uint8Array {
+  const whole = Buffer.allocUnsafe(LENGTH_BYTES + map.length);
+  whole.writeUInt32BE(map.length, 0);
+  whole.set(map, LENGTH_BYTES);
+  return whole;
+}
+
+function jsonText(frame: Frame): string {
+  const fields = Object.entries(frame).map(([key, value]) =>
+    value instanceof Uint8Array ? [`${key}_base64`, value.toBase64()] : [key, value],
+  );
+  return JSON.stringify(Object.fromEntries(fields));
+}
+
+const ndjson: Framing = {
+  contentType: "application/x-ndjson",
+  encode: (frame) => Buffer.from(`${jsonText(frame)}\n`),
+};
+
+const serverSentEvents: Framing = {
+  contentType: "text/event-stream",
+  encode: (frame) => Buffer.from(`event: ${frame.type}\ndata: ${jsonText(frame)}\n\n`),
+};
+
+export const framings = { msgpack, ndjson, serverSentEvents } as const;
+
+const BY_TYPE: ReadonlyMap<string, Framing> = new Map(
+  Object.values(framings).map((framing) => [framing.contentType, framing]),
+);
+
+/** The stream framing that `Accept` names with the highest weight, the first of equals; null when it names none. */
+export function acceptedFraming(accept: string | null): Framing | null {
+  let chosen: Framing | null = null;
+  let chosenWeight = 0;
+  for (const choice of (accept ?? "").split(",")) {
+    const [type = "", ...parameters] = choice.split(";").map((part) => part.trim().toLowerCase());
+    const framing = BY_TYPE.get(type);
+    const weight = Number(parameters.find((parameter) => parameter.startsWith("q="))?.slice(2) ?? 1);
+    if (framing === undefined || !(weight > chosenWeight)) continue;
+    chosen = framing;
+    chosenWeight = weight;
+  }
+  return chosen;
+}
