@@ -96,8 +96,9 @@ export async function makeCgroups(
     await writeFile(join(host.v2, SLICE, "cgroup.subtree_control"), enable);
   }
   for (const dir of set.dirs) {
-    await mkdir(dirname(dir), { recursive: true });
+    // Mostly only the slice of a hierarchy can be missing.
     await mkdir(dir).catch((error: NodeJS.ErrnoException) => {
+      if (error.code === "ENOENT") return mkdir(dir, { recursive: true });
       if (error.code !== "EEXIST") throw error;
     });
     if (host.v2Controllers.length > 0 && set.leaves.work_v2 !== null && dir === dirname(set.leaves.work_v2)) {

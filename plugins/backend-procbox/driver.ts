@@ -16,6 +16,7 @@ import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
 import { claimUids } from "./claim.ts";
 import { type CgroupHost, cgroupData, findCgroups, makeCgroups, planCgroups, removeCgroups } from "./cgroup.ts";
+import { HostPlans } from "./host-plans.ts";
 import { EXIT_RECORD_NAME, lastWords, ProcboxInstance, SOCKET_NAME } from "./instance.ts";
 import { ask, type LaunchReport, startLauncher, type WaitingLauncher } from "./launcher.ts";
 import type { ProcboxOptions } from "./options.ts";
@@ -61,11 +62,13 @@ class ProcboxDriver {
   readonly #context: PluginContext<ProcboxOptions>;
   readonly #executable: string;
   readonly #cgroups: CgroupHost | null;
+  readonly #hostPlans: HostPlans;
 
   constructor(context: PluginContext<ProcboxOptions>, executable: string, cgroups: CgroupHost | null) {
     this.#context = context;
     this.#executable = executable;
     this.#cgroups = cgroups;
+    this.#hostPlans = new HostPlans((config) => ask(executable, "procbox-plan", config));
   }
 
   async plan(request: JsonObject): Promise<SandboxPlan> {
@@ -212,19 +215,14 @@ class ProcboxDriver {
       cgroup: this.#cgroups === null ? null : planCgroups(this.#cgroups, "plan").leaves,
       exitRecord: "/run/plan/exit.json",
     });
-    const answer = await ask(this.#executable, "procbox-plan", JSON.stringify(config));
-    const gaps = strings(answer.gaps);
+    const { gaps, notes } = await this.#hostPlans.of(JSON.stringify(config));
     if (gaps.length > 0 && !options.best_effort) {
       throw new AgentError("CONFINEMENT_UNAVAILABLE", `this host cannot confine the sandbox: ${gaps.join("; ")}`, {
-        details: { gaps },
+        details: { gaps: [...gaps] },
       });
     }
-    return [...gaps, ...strings(answer.notes)];
+    return [...gaps, ...notes];
   }
-}
-
-function strings(value: unknown): string[] {
-  return Array.isArray(value) ? value.map(String) : [];
 }
 
 /** What the sandbox was made with, for people and for tools that read the instance directory. */
