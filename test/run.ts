@@ -24,6 +24,7 @@ const BUN = process.execPath;
 const MINUTE_MS = 60_000;
 
 const CARGO_TEST = ["cargo", "test", "--release", "--locked", "--workspace"] as const;
+const CARGO_LINT = ["cargo", "clippy", "--release", "--locked", "--workspace", "--all-targets", "--", "-Dwarnings"];
 const CARGO_FORMAT = ["cargo", "fmt", "--check", "--all"] as const;
 
 const TIERS: Readonly<Record<string, readonly Step[]>> = {
@@ -37,6 +38,8 @@ const TIERS: Readonly<Record<string, readonly Step[]>> = {
     },
     { name: "format (guest agent)", argv: CARGO_FORMAT, folder: "guest-agent", count: "one", timeoutMs: MINUTE_MS },
     { name: "format (native)", argv: CARGO_FORMAT, folder: "native", count: "one", timeoutMs: MINUTE_MS },
+    { name: "lints (guest agent)", argv: CARGO_LINT, folder: "guest-agent", count: "one", timeoutMs: 10 * MINUTE_MS },
+    { name: "lints (native)", argv: CARGO_LINT, folder: "native", count: "one", timeoutMs: 10 * MINUTE_MS },
     { name: "tidy", argv: bunTest("test/tidy.test.ts"), count: "bun", timeoutMs: 2 * MINUTE_MS },
   ],
   unit: [

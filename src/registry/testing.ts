@@ -2,17 +2,10 @@
 import { arch, release } from "node:os";
 import { join } from "node:path";
 import type { GuestConnector } from "../contracts/channel.ts";
-import type { Logger } from "../contracts/log.ts";
 import type { HostFacts } from "../contracts/plugin.ts";
 import { AgentError } from "../errors/agent-error.ts";
 
-export const silentLog: Logger = {
-  debug: () => undefined,
-  info: () => undefined,
-  warn: () => undefined,
-  error: () => undefined,
-  child: () => silentLog,
-};
+export { silentLog } from "../telemetry/silent-log.ts";
 
 export const noGuest: GuestConnector = {
   unix: async () => {

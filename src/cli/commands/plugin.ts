@@ -2,10 +2,10 @@
 import type { CaseResult } from "../../conformance/case.ts";
 import type { PluginReport } from "../../registry/report.ts";
 import { pluginTypesText } from "../../registry/types.ts";
+import { silentLog } from "../../telemetry/silent-log.ts";
 import { type Command, EXIT } from "../command.ts";
 import { printable } from "../escape.ts";
 import { json } from "../json.ts";
-import { silentLog } from "../silent-log.ts";
 import { table } from "../table.ts";
 import type { Terminal } from "../terminal.ts";
 
