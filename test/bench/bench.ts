@@ -2,11 +2,13 @@
 // that they start and report; its figures mean nothing.
 import { benchChanges } from "./changes.ts";
 import { benchExec } from "./exec.ts";
+import { benchLifecycle } from "./lifecycle.ts";
 import type { Row } from "./measure.ts";
 
 const BENCHES: Readonly<Record<string, (options: { smoke: boolean }) => Promise<Row[]>>> = {
   exec: benchExec,
   changes: benchChanges,
+  lifecycle: benchLifecycle,
 };
 
 const args = process.argv.slice(2);

@@ -5,22 +5,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { TestAgent } from "../harness/agent.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
-import { compare, type Row } from "./measure.ts";
+import { compare, type Row, run, timed } from "./measure.ts";
 
 const DIRS = 500;
 const FILES_PER_DIR = 200;
 const EDITS = 10;
-
-async function timed(work: () => Promise<unknown>): Promise<number> {
-  const started = performance.now();
-  await work();
-  return performance.now() - started;
-}
-
-async function run(argv: readonly string[], cwd: string): Promise<void> {
-  const child = Bun.spawn([...argv], { cwd, stdout: "ignore", stderr: "pipe" });
-  if ((await child.exited) !== 0) throw new Error(`${argv[0]}: ${await new Response(child.stderr).text()}`);
-}
 
 export async function benchChanges({ smoke }: { smoke: boolean }): Promise<Row[]> {
   const dirs = smoke ? 20 : DIRS;

@@ -76,3 +76,16 @@ export async function compare(comparison: Comparison): Promise<Row> {
     pairs: comparison.pairs,
   };
 }
+
+/** Milliseconds that `work` takes. */
+export async function timed(work: () => Promise<unknown>): Promise<number> {
+  const started = performance.now();
+  await work();
+  return performance.now() - started;
+}
+
+/** Runs a peer's program to its end, without its output. */
+export async function run(argv: readonly string[], cwd: string): Promise<void> {
+  const child = Bun.spawn([...argv], { cwd, stdout: "ignore", stderr: "pipe" });
+  if ((await child.exited) !== 0) throw new Error(`${argv[0]}: ${await new Response(child.stderr).text()}`);
+}
