@@ -21,7 +21,7 @@ export async function tellingEnd<T>(
     if (!silent || live === null || context.closing) throw error;
     const reason = await endOf(sandbox, live);
     if (reason === null) throw error;
-    throw new AgentError("SANDBOX_GONE", `the sandbox ended meanwhile: ${reason}`, { cause: error });
+    throw new AgentError("SANDBOX_GONE", `the sandbox ended meanwhile: ${reason}`);
   }
 }
 
