@@ -22,14 +22,14 @@ function chunked(chunks: number, bytesEach: number, seen = { pulled: 0, cancelle
 
 describe("readBody", () => {
   test("joins the chunks", async () => {
-    const { bytes } = await readBody(chunked(3, 1000), 3000, budget());
+    const { bytes } = await readBody(chunked(3, 1000), 3000, budget(), "me");
     expect(bytes.byteLength).toBe(3000);
     expect(bytes.every((byte) => byte === 97)).toBe(true);
   });
 
   test("stops a body without a length soon after the limit", async () => {
     const seen = { pulled: 0, cancelled: false };
-    const reading = readBody(chunked(1_000_000, 1000, seen), 10_000, budget());
+    const reading = readBody(chunked(1_000_000, 1000, seen), 10_000, budget(), "me");
     await expect(reading).rejects.toMatchObject({ code: "BODY_TOO_LARGE", details: { limit_bytes: 10_000 } });
     expect(seen.pulled).toBeLessThan(20);
     expect(seen.cancelled).toBe(true);
@@ -41,14 +41,14 @@ describe("readBody", () => {
       headers: { "content-length": "10001" },
       body: "x",
     });
-    await expect(readBody(request, 10_000, budget())).rejects.toMatchObject({ code: "BODY_TOO_LARGE" });
+    await expect(readBody(request, 10_000, budget(), "me")).rejects.toMatchObject({ code: "BODY_TOO_LARGE" });
     expect(request.bodyUsed).toBe(false);
   });
 
   test("gives the share back when reading fails", async () => {
-    const small = new BodyBudget(200_000, 10);
-    await expect(readBody(chunked(1000, 1000), 200_000, small)).rejects.toMatchObject({ code: "BODY_TOO_LARGE" });
-    (await small.reserve(200_000))();
+    const small = new BodyBudget(400_000, 10);
+    await expect(readBody(chunked(1000, 1000), 200_000, small, "me")).rejects.toMatchObject({ code: "BODY_TOO_LARGE" });
+    (await small.reserve(200_000, "me"))();
   });
 
   test("gives up on a body that comes too slowly, and on one that stalls", async () => {
@@ -60,9 +60,18 @@ describe("readBody", () => {
     });
     const stall = new ReadableStream<Uint8Array>({ pull: () => new Promise(() => {}) });
     for (const body of [drip, stall]) {
-      const reading = readBody(new Request("http://127.0.0.1/", { method: "POST", body }), 100, budget(), 20);
+      const reading = readBody(new Request("http://127.0.0.1/", { method: "POST", body }), 100, budget(), "me", 20);
       await expect(reading).rejects.toMatchObject({ code: "BODY_TOO_SLOW" });
     }
+  });
+
+  test("announced bytes buy no time", async () => {
+    const body = new ReadableStream<Uint8Array>({ pull: () => new Promise(() => {}) });
+    const headers = { "content-length": String(1 << 25) };
+    const request = new Request("http://127.0.0.1/", { method: "POST", headers, body });
+    const started = performance.now();
+    await expect(readBody(request, 1 << 25, budget(), "me", 20)).rejects.toMatchObject({ code: "BODY_TOO_SLOW" });
+    expect(performance.now() - started).toBeLessThan(2_000);
   });
 
   test("a body that is cut off is an error, never a shorter body", async () => {
@@ -71,12 +80,12 @@ describe("readBody", () => {
         controller.error(new Error("reset"));
       },
     });
-    const reading = readBody(new Request("http://127.0.0.1/", { method: "POST", body }), 100, budget());
+    const reading = readBody(new Request("http://127.0.0.1/", { method: "POST", body }), 100, budget(), "me");
     await expect(reading).rejects.toMatchObject({ code: "BAD_REQUEST" });
   });
 
   test("no body is no bytes", async () => {
-    const { bytes } = await readBody(new Request("http://127.0.0.1/"), 10, budget());
+    const { bytes } = await readBody(new Request("http://127.0.0.1/"), 10, budget(), "me");
     expect(bytes.byteLength).toBe(0);
   });
 });

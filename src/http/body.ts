@@ -18,13 +18,14 @@ export interface HeldBody {
 export const NOTHING: HeldBody = { bytes: new Uint8Array(0), release: () => {} };
 
 /**
- * Reads the whole body. Rejects with `BODY_TOO_LARGE` above `maxBytes`, `UPLOADS_BUSY` when the budget is taken,
- * `BODY_TOO_SLOW`, or `BAD_REQUEST` when the client cuts it off.
+ * Reads the whole body. Rejects with `BODY_TOO_LARGE` above `maxBytes`, `UPLOADS_BUSY` when the budget of all
+ * or of `holder` is taken, `BODY_TOO_SLOW`, or `BAD_REQUEST` when the client cuts it off.
  */
 export async function readBody(
   request: Request,
   maxBytes: number,
   budget: BodyBudget,
+  holder: string,
   graceMs: number = limits.bodyGraceMs,
 ): Promise<HeldBody> {
   if (request.body === null) return NOTHING;
@@ -32,17 +33,16 @@ export async function readBody(
   const declaredBytes = declared === null ? null : Number(declared);
   if (declaredBytes !== null && declaredBytes > maxBytes) throw tooLarge(maxBytes);
   const shareBytes = declaredBytes ?? maxBytes;
-  const release = shareBytes > limits.smallBodyMaxBytes ? await budget.reserve(shareBytes) : NOTHING.release;
+  const release = shareBytes > limits.smallBodyMaxBytes ? await budget.reserve(shareBytes, holder) : NOTHING.release;
   try {
-    const waitMs = graceMs + (shareBytes / limits.bodyRateMinBytesPerSecond) * 1000;
-    return { bytes: await collect(request.body, maxBytes, waitMs), release };
+    return { bytes: await collect(request.body, maxBytes, graceMs), release };
   } catch (error) {
     release();
     throw error;
   }
 }
 
-async function collect(body: ReadableStream<Uint8Array>, maxBytes: number, waitMs: number): Promise<Uint8Array> {
+async function collect(body: ReadableStream<Uint8Array>, maxBytes: number, graceMs: number): Promise<Uint8Array> {
   const reader = body.getReader();
   let failure: AgentError | null = null;
   const stop = (error: AgentError): void => {
@@ -50,9 +50,17 @@ async function collect(body: ReadableStream<Uint8Array>, maxBytes: number, waitM
     // A cancel of a connection that is already gone rejects; the failure above is what counts.
     reader.cancel().catch(() => {});
   };
-  const timer = setTimeout(() => stop(new AgentError("BODY_TOO_SLOW")), waitMs);
   const chunks: Uint8Array[] = [];
   let length = 0;
+  const startedAtMs = performance.now();
+  let timer: Timer;
+  // What has arrived buys time, not what was announced: a body that stalls holds its share for the grace only.
+  const watch = (): void => {
+    const leftMs = startedAtMs + graceMs + (length / limits.bodyRateMinBytesPerSecond) * 1000 - performance.now();
+    if (leftMs <= 0) stop(new AgentError("BODY_TOO_SLOW"));
+    else timer = setTimeout(watch, leftMs);
+  };
+  watch();
   try {
     for (;;) {
       const { value, done } = await reader.read();
@@ -65,7 +73,7 @@ async function collect(body: ReadableStream<Uint8Array>, maxBytes: number, waitM
   } catch (error) {
     throw failure ?? new AgentError("BAD_REQUEST", "the request body was cut off", { cause: error });
   } finally {
-    clearTimeout(timer);
+    clearTimeout(timer!);
   }
 }
 

@@ -70,7 +70,7 @@ export class Pipeline {
 
   async #plain(route: Route, arrival: Arrival, caller: Caller): Promise<Response> {
     const id = this.#guard(route, arrival, caller);
-    const held = await this.#read(route, arrival.request);
+    const held = await this.#read(route, arrival.request, caller);
     try {
       const reply = await route.handler({ ...asked(route, arrival, held), caller, id, idempotency: undefined });
       return reply instanceof Response ? reply : toResponse(render(route, reply));
@@ -84,7 +84,7 @@ export class Pipeline {
    * sandbox is no longer visible when its deletion is asked for again.
    */
   async #keyed(route: Route, arrival: Arrival, caller: Caller, key: string): Promise<Response> {
-    const held = await this.#read(route, arrival.request);
+    const held = await this.#read(route, arrival.request, caller);
     const keyed = { key, caller, method: route.method, path: arrival.url.pathname, body: held.bytes };
     try {
       return await this.#idempotency.hold(keyed, async ({ stored, hash, bodyHash }) => {
@@ -103,10 +103,10 @@ export class Pipeline {
     return route.guard === "sandbox" ? guardSandbox(this.dependencies.operations, caller, arrival.id) : "";
   }
 
-  async #read(route: Route, request: Request): Promise<HeldBody> {
+  async #read(route: Route, request: Request, caller: Caller): Promise<HeldBody> {
     if (route.streamedBody === true) return NOTHING;
     if (route.checkBody !== null) checkJsonType(request);
-    return readBody(request, route.bodyMaxBytes, this.budget);
+    return readBody(request, route.bodyMaxBytes, this.budget, `${caller.tenant ?? ""}/${caller.actor}`);
   }
 }
 
