@@ -5,23 +5,13 @@ import type { JsonObject } from "../contracts/json.ts";
 import type { Logger } from "../contracts/log.ts";
 import type { Operations } from "../sandbox/operations.ts";
 import type { Store } from "../state/change.ts";
-
-/** One audit record; written for every request, also for refused ones. */
-export interface AuditLine {
-  readonly actor: string;
-  readonly role: string;
-  readonly tenant: string | null;
-  readonly method: string;
-  readonly path: string;
-  readonly status: number;
-  readonly duration_ms: number;
-  readonly request_id: string;
-}
+import type { AuditEntry } from "../telemetry/audit.ts";
 
 /** Where the HTTP surface reports to. */
 export interface HttpTelemetry {
   readonly log: Logger;
-  audit(line: AuditLine): void;
+  /** Called for every request, also for refused ones. */
+  audit(entry: AuditEntry): void;
   /** Counts `fluxvm_auth_deny_total`. */
   authDenied(): void;
   /** Counts one answered request; `route` is the path template, so that its values stay few. */

@@ -1,11 +1,12 @@
 // The outermost layer: an idle limit that does not end slow answers, a refusal while draining, and never a rejection.
 import { expect, test } from "bun:test";
 import { limits } from "../config/limits.ts";
-import type { AuditLine, HttpTelemetry } from "./dependencies.ts";
+import type { AuditEntry } from "../telemetry/audit.ts";
+import type { HttpTelemetry } from "./dependencies.ts";
 import { Exchanges } from "./exchange.ts";
 
 function recorder() {
-  const audit: AuditLine[] = [];
+  const audit: AuditEntry[] = [];
   const answered: unknown[][] = [];
   const nothing = (): void => {};
   const log: HttpTelemetry["log"] = { debug: nothing, info: nothing, warn: nothing, error: nothing, child: () => log };

@@ -3,7 +3,8 @@
 import { limits } from "../config/limits.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { Caller } from "../sandbox/operations.ts";
-import type { AuditLine, HttpTelemetry } from "./dependencies.ts";
+import type { AuditEntry } from "../telemetry/audit.ts";
+import type { HttpTelemetry } from "./dependencies.ts";
 import { errorResponse } from "./errors.ts";
 import type { Arrival } from "./pipeline.ts";
 import type { AttachedStreams } from "./stream/attached.ts";
@@ -28,7 +29,7 @@ export interface Routed {
   readonly params?: Readonly<Record<string, string | null>>;
 }
 
-type Who = Pick<AuditLine, "actor" | "role" | "tenant">;
+type Who = Pick<AuditEntry, "actor" | "role" | "tenant">;
 
 /** Who it was while that is not known. */
 const nobody: Who = { actor: "anonymous", role: "none", tenant: null };
@@ -102,7 +103,7 @@ export class Exchanges {
     return response;
   }
 
-  #report(template: string, { actor, role, tenant }: Who, done: Omit<AuditLine, keyof Who>): void {
+  #report(template: string, { actor, role, tenant }: Who, done: Omit<AuditEntry, keyof Who>): void {
     const method = KNOWN_METHODS.has(done.method) ? done.method : "other";
     this.telemetry.answered(template, method, done.status, done.duration_ms);
     this.telemetry.audit({ actor, role, tenant, ...done });

@@ -3,8 +3,9 @@
 import { configSchema } from "../../config/schema.ts";
 import type { JsonObject } from "../../contracts/json.ts";
 import type { Logger } from "../../contracts/log.ts";
+import type { AuditEntry } from "../../telemetry/audit.ts";
 import { createApp, type HttpApp } from "../app.ts";
-import type { AuditLine, HttpDependencies, ReadinessCheck } from "../dependencies.ts";
+import type { HttpDependencies, ReadinessCheck } from "../dependencies.ts";
 import { checkResponse } from "./checker.ts";
 import { FakeOperations } from "./operations.ts";
 import { MemoryStore } from "./store.ts";
@@ -55,7 +56,7 @@ const fakePlugin: JsonObject = {
 export class Harness {
   readonly store = new MemoryStore();
   readonly operations = new FakeOperations(this.store);
-  readonly audit: AuditLine[] = [];
+  readonly audit: AuditEntry[] = [];
   readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] =
     [];
   authDenials = 0;
