@@ -1,7 +1,7 @@
 // Control groups of process sandboxes. Each sandbox has the leaves `supervisor`, `init` and `work`; memory and process
 // limits lie on `work`, so that running out of memory or processes inside never takes the supervisor or init.
 // Controllers may be on the unified (v2) hierarchy, on v1 hierarchies, or mixed; v2 alone can kill a group at once.
-import { access, mkdir, readdir, readFile, rmdir, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rmdir, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
@@ -158,17 +158,19 @@ export async function removeCgroups(data: JsonObject): Promise<void> {
   }
 }
 
-/** One attempt: kill, then remove bottom-up. True when the directory is gone. */
+/** One attempt. True when the directory is gone. */
 async function removeTree(dir: string): Promise<boolean> {
-  try {
-    await access(dir);
-  } catch {
-    return true;
-  }
+  // Mostly nobody is left in it, and then this is all.
+  if (await removeEmpty(dir)) return true;
   await killMembers(dir);
   for (const entry of await readdir(dir, { withFileTypes: true }).catch(() => [])) {
     if (entry.isDirectory()) await removeTree(join(dir, entry.name));
   }
+  return removeEmpty(dir);
+}
+
+/** True when the directory is gone, false when it has members or groups below it. */
+async function removeEmpty(dir: string): Promise<boolean> {
   try {
     await rmdir(dir);
     return true;

@@ -67,9 +67,9 @@ export class ProcboxInstance implements Instance {
 
   async stop(budgetMs: number): Promise<void> {
     const graceMs = Math.max(0, budgetMs - KILL_RESERVE_MS);
-    if (!(graceMs > 0 && (await this.#ask(graceMs)) && (await waitGone(this.identity, graceMs)))) {
+    if (!(graceMs > 0 && (await this.#ask(graceMs)) && (await this.#isGoneWithin(graceMs)))) {
       await signal(this.identity, "SIGKILL");
-      if (!(await waitGone(this.identity, KILL_BUDGET_MS))) {
+      if (!(await this.#isGoneWithin(KILL_BUDGET_MS))) {
         throw new AgentError("DEADLINE_EXCEEDED", `supervisor ${this.identity.pid} did not end after SIGKILL`);
       }
     }
@@ -84,6 +84,13 @@ export class ProcboxInstance implements Instance {
       () => false,
     );
     return Promise.race([asked.catch(() => false), unrefSleep(graceMs).then(() => true)]);
+  }
+
+  /** The kernel tells of the end of our own child; an adopted supervisor is looked at. */
+  #isGoneWithin(budgetMs: number): Promise<boolean> {
+    const { exited } = this.#options;
+    if (exited === undefined) return waitGone(this.identity, budgetMs);
+    return Promise.race([exited.then(() => true), unrefSleep(budgetMs).then(() => false)]);
   }
 
   async detach(): Promise<void> {

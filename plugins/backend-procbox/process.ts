@@ -5,7 +5,9 @@ import { processRuns, signalProcess } from "../../ffi/host/processes.ts";
 import type { ProcessIdentity } from "../../src/contracts/backend.ts";
 
 const START_TICKS_FIELD = 19; // field 22 of stat(5), counted from the state that follows the command name
-const POLL_MS = 5;
+/** A killed process is mostly gone in less than a millisecond. */
+const POLL_FIRST_MS = 1;
+const POLL_MAX_MS = 8;
 
 let bootIdOnce: Promise<string> | undefined;
 
@@ -39,9 +41,9 @@ export async function signal(identity: ProcessIdentity, name: NodeJS.Signals): P
 /** Waits until the process is gone; false when it still lives after `budgetMs`. */
 export async function waitGone(identity: ProcessIdentity, budgetMs: number): Promise<boolean> {
   const deadline = performance.now() + budgetMs;
-  while (await isAlive(identity)) {
+  for (let pauseMs = POLL_FIRST_MS; await isAlive(identity); pauseMs = Math.min(2 * pauseMs, POLL_MAX_MS)) {
     if (performance.now() >= deadline) return false;
-    await Bun.sleep(POLL_MS);
+    await Bun.sleep(pauseMs);
   }
   return true;
 }
