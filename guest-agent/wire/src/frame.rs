@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub const HEADER_SIZE: usize = 9;
 /// Bytes before the content of a DATA frame made by [`data_prefix`].
 pub const DATA_PREFIX_SIZE: usize = HEADER_SIZE + 11;
+/// Bytes before the content of a DATA frame made by [`output_prefix`].
+pub const OUTPUT_PREFIX_SIZE: usize = DATA_PREFIX_SIZE + 11;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -86,6 +88,21 @@ pub fn data_prefix(stream: u32, channel: u8, content_size: usize) -> [u8; DATA_P
     // {"c": channel, "d": bin32 of content_size}
     prefix[HEADER_SIZE..HEADER_SIZE + 7].copy_from_slice(&[0x82, 0xa1, b'c', channel, 0xa1, b'd', 0xc6]);
     prefix[HEADER_SIZE + 7..].copy_from_slice(&(content_size as u32).to_be_bytes());
+    prefix
+}
+
+/// As [`data_prefix`], with the absolute offset of the content.
+pub fn output_prefix(stream: u32, channel: u8, offset: u64, content_size: usize) -> [u8; OUTPUT_PREFIX_SIZE] {
+    assert!(channel < 0x80 && content_size <= DATA_MAX, "a DATA frame beyond the limit");
+    let mut prefix = [0; OUTPUT_PREFIX_SIZE];
+    let length = OUTPUT_PREFIX_SIZE - 4 + content_size;
+    prefix[..HEADER_SIZE].copy_from_slice(&header(stream, Kind::Data, length));
+    // {"c": channel, "o": uint64 offset, "d": bin32 of content_size}
+    let fields = &mut prefix[HEADER_SIZE..];
+    fields[..7].copy_from_slice(&[0x83, 0xa1, b'c', channel, 0xa1, b'o', 0xcf]);
+    fields[7..15].copy_from_slice(&offset.to_be_bytes());
+    fields[15..18].copy_from_slice(&[0xa1, b'd', 0xc6]);
+    fields[18..].copy_from_slice(&(content_size as u32).to_be_bytes());
     prefix
 }
 

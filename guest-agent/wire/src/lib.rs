@@ -6,6 +6,7 @@
 pub mod chunks;
 pub mod credit;
 pub mod entry;
+pub mod execution;
 pub mod fault;
 pub mod frame;
 pub mod limits;

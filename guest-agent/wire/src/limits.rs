@@ -34,6 +34,20 @@ pub const NONCE_DIGITS: usize = 32;
 
 /// Commands that may run in one guest at a time.
 pub const EXECUTIONS_MAX: usize = 256;
+/// Executions that a guest knows, running or not.
+pub const EXECUTIONS_KNOWN_MAX: usize = 1000;
+/// Bytes of the id of an execution.
+pub const EXECUTION_ID_MAX: usize = 64;
+/// Bytes of one output channel that an execution keeps.
+pub const RING_MAX: u64 = 8 << 20;
+/// Bytes that all executions of a guest keep, where it has memory for so much.
+pub const OUTPUT_KEPT_MAX: u64 = 256 << 20;
+/// Bytes of input in one `execution-stdin`.
+pub const STDIN_PIECE_MAX: usize = 256 << 10;
+/// Bytes of input that wait for a command.
+pub const STDIN_BUFFER_MAX: usize = 1 << 20;
+/// Bytes of a command, or of arguments with what msgpack adds, that an execution's state repeats.
+pub const LISTED_COMMAND_MAX: usize = 1000;
 /// Bytes of a command line, or of all arguments together.
 pub const COMMAND_MAX: usize = 1 << 20;
 /// Bytes the kernel takes as one argument (MAX_ARG_STRLEN less its NUL); a longer command goes by descriptor.

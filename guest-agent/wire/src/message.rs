@@ -60,6 +60,18 @@ impl Data<'_> {
     }
 }
 
+/// DATA of `execution-attach`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Output<'a> {
+    #[serde(rename = "c")]
+    pub channel: u8,
+    /// Absolute offset of the first byte of the content.
+    #[serde(rename = "o")]
+    pub offset: u64,
+    #[serde(rename = "d", borrow)]
+    pub content: &'a Bytes,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CreditGrant {
     pub n: u64,

@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wire::entry::Items;
+use wire::execution::*;
 use wire::frame::{Kind, data_prefix, decode, encode, parse};
 use wire::message::*;
 use wire::preamble::{Nonce, Scanner};
@@ -66,6 +67,9 @@ proptest! {
         let _ = decode::<ExecRequest>(&bytes).map(|request| request.program().map(|_| ()));
         let _ = decode::<ManifestRequest>(&bytes);
         let _ = decode::<WriteFileRequest>(&bytes);
+        let _ = decode::<ExecutionStartRequest>(&bytes).map(|request| request.check());
+        let _ = decode::<ExecutionStdinRequest>(&bytes).map(|request| request.end());
+        let _ = decode::<ExecutionListEnd>(&bytes);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use wire::entry::{Entry, Item, Items, encode_difference};
-use wire::frame::{HEADER_SIZE, Kind, decode, encode, parse};
+use wire::execution::*;
+use wire::frame::{HEADER_SIZE, Kind, decode, encode, output_prefix, parse};
 use wire::message::*;
 use wire::preamble::Scanner;
 use wire::request::*;
@@ -83,6 +84,14 @@ fn data_again(payload: &[u8]) -> Result<(Value, Vec<u8>), Fault> {
     Ok((serde_json::to_value(data).unwrap(), encode(1, Kind::Data, &data)[HEADER_SIZE..].to_vec()))
 }
 
+fn output_again(payload: &[u8]) -> Result<(Value, Vec<u8>), Fault> {
+    let output: Output<'_> = decode(payload)?;
+    let prefix = output_prefix(1, output.channel, output.offset, output.content.len());
+    let long_form = [&prefix[HEADER_SIZE..], output.content].concat();
+    assert_eq!(decode::<Output<'_>>(&long_form)?, output);
+    Ok((serde_json::to_value(output).unwrap(), encode(1, Kind::Data, &output)[HEADER_SIZE..].to_vec()))
+}
+
 /// Vectors write bytes and large integers in a form that every JSON reader keeps.
 fn plain(value: &Value) -> Value {
     match value {
@@ -109,6 +118,18 @@ fn messages() {
             "file-end" => again::<FileEnd>(&payload),
             "manifest-end" => again::<ManifestSummary>(&payload),
             "error" => again::<Failure>(&payload),
+            "output" => output_again(&payload),
+            "execution-start" => again::<ExecutionStartRequest>(&payload),
+            "execution-offsets" => again::<ExecutionOffsets>(&payload),
+            "execution-mode" => again::<ExecutionModeRequest>(&payload),
+            "execution-stdin" => again::<ExecutionStdinRequest>(&payload),
+            "execution-stdin-end" => again::<ExecutionStdinEnd>(&payload),
+            "execution-signal" => again::<ExecutionSignalRequest>(&payload),
+            "execution-resize" => again::<ExecutionResizeRequest>(&payload),
+            "execution-end" => again::<ExecutionEnd>(&payload),
+            "execution-start-end" => again::<ExecutionStartEnd>(&payload),
+            "execution-list-end" => again::<ExecutionListEnd>(&payload),
+            "execution-event" => again::<ExecutionEvent>(&payload),
             "exec" => again::<ExecRequest>(&payload),
             "signal" => again::<SignalRequest>(&payload),
             "read-file" => again::<ReadFileRequest>(&payload),
