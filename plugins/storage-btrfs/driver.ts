@@ -20,7 +20,7 @@ import { type Storage, type Volume, VOLUME_NAME_PATTERN, type VolumeRequest } fr
 import { AgentError } from "../../src/errors/agent-error.ts";
 import { limitOf, referencedBytes } from "./accounting.ts";
 import type { BtrfsOptions } from "./options.ts";
-import { type OpenPool, Pool } from "./pool.ts";
+import { exists, type OpenPool, Pool } from "./pool.ts";
 
 const RESOURCE_KIND = "btrfs-volume";
 const SUBVOLUME_ROOT_INODE = 256;
@@ -180,14 +180,4 @@ function volumeOf(pool: OpenPool, name: string, capBytes: number): Volume {
 function checkName(name: string): void {
   if (!VOLUME_NAME_PATTERN.test(name))
     throw new AgentError("INVALID_ID", "a volume's name is 1 to 128 of A-Z, a-z, 0-9, . and -");
-}
-
-function exists(path: string): Promise<boolean> {
-  return lstat(path).then(
-    () => true,
-    (error: NodeJS.ErrnoException) => {
-      if (error.code === "ENOENT") return false;
-      throw error;
-    },
-  );
 }

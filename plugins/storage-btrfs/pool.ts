@@ -179,7 +179,8 @@ async function format(tool: string, image: string, uuid: string): Promise<void> 
   throw new Error(`mkfs.btrfs ended with ${child.signalCode ?? exitCode}: ${said.slice(0, FORMAT_OUTPUT_MAX_CHARS)}`);
 }
 
-function exists(path: string): Promise<boolean> {
+/** Whether there is anything of that name. */
+export function exists(path: string): Promise<boolean> {
   return lstat(path).then(
     () => true,
     (error: NodeJS.ErrnoException) => {
