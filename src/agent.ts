@@ -85,6 +85,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     config,
     version: packageJson.version,
     operations: core.operations,
+    executions: null,
     store,
     telemetry: telemetry.http,
     host: {
@@ -115,7 +116,9 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
 async function makeDirectories(config: Config): Promise<void> {
   for (const path of [join(config.state_dir, "instances"), join(config.run_dir, "sandboxes")]) {
     await makePassableDir(path).catch((cause: unknown) => {
-      throw new AgentError("CONFIG_INVALID", `cannot make the directory ${path}`, { cause });
+      const denied = (cause as NodeJS.ErrnoException).code === "EACCES";
+      const remedy = denied ? ": set state_dir and run_dir to directories of this user; fluxctl init chooses them" : "";
+      throw new AgentError("CONFIG_INVALID", `cannot make the directory ${path}${remedy}`, { cause });
     });
   }
 }
@@ -168,11 +171,10 @@ async function examineHere(config: Config, registry: Registry) {
 
 /** Ready means that sandboxes can be made: a plugin that nobody needs may fail and only `doctor` complains. */
 function readiness(registry: Registry) {
-  return (["backend", "storage", "change-set"] as const).map((kind) => ({
-    name: kind,
-    ok: registry.list(kind).length > 0,
-    reason: `no ${kind} plugin can be used on this host`,
-  }));
+  return (["backend", "storage", "change-set"] as const).map((name) => {
+    const ok = registry.list(name).length > 0;
+    return ok ? { name, ok } : { name, ok, reason: `no ${name} plugin can be used on this host` };
+  });
 }
 
 /** Ends the agent at a named step, for the tests that prove what a crash there leaves. Does nothing by default. */

@@ -109,6 +109,12 @@ describe("sandbox commands", () => {
     expect((await run(["sandbox", "create", "--request", "-"], "[1]")).status).toBe(2);
   });
 
+  test("the version, by command and by option", async () => {
+    const { status, stdout } = await run(["version"]);
+    expect(status).toBe(0);
+    expect((await run(["--version"])).stdout).toBe(stdout);
+  });
+
   test("list and show escape what a sandbox's owner chose", async () => {
     const list = await run(["sandbox", "list", "--state", "running", "--label", "a=b"]);
     expect(stub.calls[0]?.path).toBe("/v1/sandboxes?state=running&label=a%3Db");
@@ -116,6 +122,7 @@ describe("sandbox commands", () => {
     expect(list.stdout).not.toContain("\x1b");
     const human = (await run(["sandbox", "show", ID])).stdout;
     expect(human).toContain("name:       one\\x1b[31m\n");
+    expect(human).toContain("backend:    procbox\n");
     expect(human).toContain('request:    {"image":"procbox","sizes":{"vcpus":1}}\n');
     for (const hidden of ["pid", "error", "disks", "null"]) expect(human).not.toContain(hidden);
     const shown = await run(["sandbox", "show", ID, "-o", "json"]);

@@ -19,7 +19,7 @@ export function helpText(commands: readonly Command[], path: readonly string[]):
     "Options:",
     ...aligned(GLOBAL_OPTIONS.map(optionRow)),
     "",
-    `fluxctl ${path.length === 0 ? "COMMAND" : path.join(" ")} --help tells more.`,
+    `fluxctl ${[...path, "COMMAND"].join(" ")} --help tells more.`,
   ];
   return `${lines.join("\n")}\n`;
 }
@@ -31,7 +31,7 @@ export function usage(command: Command): string {
     return argument.optional ? `[${argument.name}${dots}]` : `${argument.name}${dots}`;
   });
   const options = command.options.length + (command.client ? CLIENT_OPTIONS.length : 0) > 0 ? ["[OPTIONS]"] : [];
-  const takesCommand = command.arguments.some(({ name, rest }) => rest && name === "COMMAND");
+  const takesCommand = command.arguments.some(({ name, rest, optional }) => rest && !optional && name === "COMMAND");
   if (takesCommand) words.splice(-1, 0, "--");
   const order = takesCommand ? [words[0], ...options, ...words.slice(1)] : [...options, ...words];
   return ["fluxctl", ...command.path, ...order].join(" ");

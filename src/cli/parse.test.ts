@@ -96,7 +96,7 @@ describe("accepts", () => {
         ["box", "exec"],
       ],
     ] as const) {
-      if (path === null) expect(refusal(...args)).toBe("expected one of: box exec, box list");
+      if (path === null) expect(refusal(...args)).toBe("box needs a command, one of: exec, list");
       else expect(parseCommandLine(commands, args)).toEqual({ kind: "help", path: [...path] });
     }
   });

@@ -19,7 +19,9 @@ export type Parsed =
 
 /** Parses the words after the program's name. Throws `UsageError`. */
 export function parseCommandLine(commands: readonly Command[], args: readonly string[]): Parsed {
-  const { path, others } = splitPath(commands, args);
+  // What many programs answer to, so people try it before they look for the command.
+  const words = args[0] === "--version" ? ["version", ...args.slice(1)] : args;
+  const { path, others } = splitPath(commands, words);
   const command = commands.find((candidate) => same(candidate.path, path));
   if (command === undefined) {
     if (path.length === 0 && others.length === 0) return { kind: "help", path };
@@ -62,7 +64,7 @@ function unknownCommand(commands: readonly Command[], path: readonly string[], o
   const word = others.find((candidate) => !candidate.startsWith("-"));
   const known = [...new Set(commands.filter((c) => startsWith(c.path, path)).map((c) => c.path[path.length] ?? ""))];
   const prefix = path.length === 0 ? "" : `${path.join(" ")} `;
-  if (word === undefined) return new UsageError(`expected one of: ${known.map((name) => prefix + name).join(", ")}`);
+  if (word === undefined) return new UsageError(`${prefix}needs a command, one of: ${known.join(", ")}`);
   const near = nearest(word, known);
   const hint = near === null ? `; expected one of: ${known.join(", ")}` : `; did you mean "${prefix}${near}"?`;
   return new UsageError(`unknown command ${quote(prefix + word)}${hint}`);

@@ -3,6 +3,7 @@
 export interface SandboxRecord {
   readonly id: string;
   readonly name?: string;
+  /** The API's word for what runs it; process sandboxes have the nominal one, see `backendOf`. */
   readonly backend?: string;
   readonly status?: string;
   readonly state?: string;
@@ -11,7 +12,13 @@ export interface SandboxRecord {
   readonly error?: string | null;
   readonly isolation?: string;
   readonly labels?: Readonly<Record<string, string>>;
+  readonly request?: { readonly image?: unknown };
   readonly [field: string]: unknown;
+}
+
+/** What runs a sandbox, for people: the API's clients know a process sandbox by its image alone. */
+export function backendOf({ backend = "", request }: SandboxRecord): string {
+  return request?.image === "procbox" ? "procbox" : backend;
 }
 
 export interface List<T> {

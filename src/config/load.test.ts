@@ -213,7 +213,7 @@ describe("files", () => {
         () => "accepted",
         (error: Error) => error.message,
       );
-    expect(await load(join(directory, "missing.toml"))).toContain("cannot be read (ENOENT)");
+    expect(await load(join(directory, "missing.toml"))).toContain("no such file");
     expect(await load(directory)).toContain("not a regular file");
     const binary = join(directory, "binary.toml");
     await Bun.write(binary, new Uint8Array([0xff, 0xfe, 0x00]));

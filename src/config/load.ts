@@ -93,7 +93,8 @@ async function readSource(file: string): Promise<{ source: string; mode: number 
     if (error instanceof AgentError) throw error;
     if (error instanceof TypeError) throw new AgentError("CONFIG_INVALID", `${file}: not UTF-8 text`);
     const code = (error as NodeJS.ErrnoException).code ?? "unreadable";
-    throw new AgentError("CONFIG_INVALID", `${file}: cannot be read (${code})`, { cause: error });
+    const fault = code === "ENOENT" ? "no such file; fluxctl init writes one" : `cannot be read (${code})`;
+    throw new AgentError("CONFIG_INVALID", `${file}: ${fault}`, { cause: error });
   }
 }
 

@@ -5,7 +5,7 @@ import type { Logger } from "../contracts/log.ts";
 import type { HostFacts, InstanceOf, MissingCapability, PluginDefinition, PluginKind } from "../contracts/plugin.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { checkDefinition } from "../registry/definition.ts";
-import { guardInstance, pluginName } from "../registry/faults.ts";
+import { asPluginFault, guardInstance, pluginName } from "../registry/faults.ts";
 import { checkInstance } from "../registry/instance.ts";
 import { describeIssues, runProbe } from "../registry/probe.ts";
 import { backendCases } from "./backend.ts";
@@ -74,7 +74,11 @@ export async function runConformance(candidate: unknown, options: ConformanceOpt
     if (!probe.usable) return { plugin, kind, missing: probe.missing, cases: [] };
     const restart = async () => {
       const context = { options: pluginOptions, host, report: probe, log: options.log, guest: options.guest };
-      return guardInstance(plugin, checkInstance(kind, await definition.init(context)));
+      try {
+        return guardInstance(plugin, checkInstance(kind, await definition.init(context)));
+      } catch (thrown) {
+        throw asPluginFault(plugin, "init", thrown);
+      }
     };
     const subject = { instance: await restart(), capabilities: new Set(probe.capabilities), scratch, fixture, restart };
     const cases = await runSuite(kind, subject, options);

@@ -27,7 +27,7 @@ export interface Host {
   status(path: string): Promise<{ readonly uid: number; readonly mode: number; readonly directory: boolean } | null>;
   /** Bytes that an unprivileged writer may still use on the file system of a path, or null. */
   freeBytes(path: string): Promise<number | null>;
-  /** Whether the agent may open a device for reading and writing. */
+  /** Whether the agent may read and write a device or a directory. */
   opens(path: string): Promise<boolean>;
   /** The absolute path of a program on the search path or in the system directories, or null. */
   program(name: string): string | null;

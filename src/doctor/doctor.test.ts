@@ -154,6 +154,24 @@ describe("sandbox uids", () => {
   });
 });
 
+test("directories that this user cannot write, and sandboxes that nobody enabled", async () => {
+  const made = host({
+    config: configSchema.parse({}),
+    uid: 1000,
+    opens: async () => false,
+    dirs: { "/run/fluxvm": null },
+  });
+  expect(await check("state_dir", made)).toMatchObject({
+    state: "failed",
+    found: "/var/lib/fluxvm cannot be written by this user",
+  });
+  expect(await check("run_dir", made)).toMatchObject({
+    state: "failed",
+    found: "/run/fluxvm cannot be made by this user",
+  });
+  expect(await check("procbox", made)).toMatchObject({ state: "warning", found: "not enabled, so none can be made" });
+});
+
 test("storage names what to install", async () => {
   const made = host({ program: () => null, files: { "/proc/filesystems": "\text4\n" } });
   expect(await check("storage", made)).toMatchObject({
@@ -175,7 +193,8 @@ test("plugins become checks with their remedies", async () => {
   const made = host({
     plugins: [
       { ...base, id: "good", state: "usable" },
-      { ...base, id: "weak", state: "loaded", missing: [gap] },
+      { ...base, id: "less", state: "usable", missing: [gap] },
+      { ...base, kind: "storage", id: "weak", state: "loaded", missing: [gap, { ...gap, reason: "no y" }] },
       { ...base, id: "out", state: "skipped", missing: [gap] },
       { ...base, id: "bad", state: "failed", fault: "it hung", source: "/p/bad.ts" },
     ],
@@ -183,7 +202,8 @@ test("plugins become checks with their remedies", async () => {
   const states = (await examineHost(made)).filter(({ id }) => id.startsWith("plugin_"));
   expect(states.map(({ state, found, remedy }) => [state, found, remedy])).toEqual([
     ["ok", "exec", null],
-    ["warning", "no x", "install x"],
+    ["info", "usable, with less: no x", null],
+    ["warning", "no x; no y", "install x"],
     ["info", "not used: no x", "install x"],
     ["failed", "it hung", "repair or remove /p/bad.ts"],
   ]);

@@ -31,7 +31,8 @@ export async function examine(examination: Examination): Promise<readonly CheckR
 export async function examineHost(host: Host): Promise<readonly CheckReport[]> {
   const checks = [...kernelChecks, ...hostChecks];
   const reports = await Promise.all(checks.map((check) => runCheck(check, host)));
-  return [...reports, ...host.plugins.map(pluginCheck)];
+  const whole = new Set(host.plugins.filter((plugin) => inUse(plugin) && plugin.missing.length === 0).map(kindOf));
+  return [...reports, ...host.plugins.map((plugin) => pluginCheck(plugin, whole.has(kindOf(plugin))))];
 }
 
 async function runCheck(check: Check, host: Host): Promise<CheckReport> {
@@ -44,12 +45,18 @@ async function runCheck(check: Check, host: Host): Promise<CheckReport> {
   }
 }
 
-/** The registry's probe of a plugin as a check. */
-function pluginCheck(plugin: PluginReport): CheckReport {
-  const id = `plugin_${plugin.kind ?? "file"}_${plugin.id}`;
+const inUse = ({ state }: PluginReport): boolean => state === "usable" || state === "loaded";
+const kindOf = ({ kind }: PluginReport): string => kind ?? "file";
+
+/**
+ * The registry's probe of a plugin as a check. What it lacks is no more than a fact where another plugin of its kind
+ * lacks nothing (`covered`).
+ */
+function pluginCheck(plugin: PluginReport, covered: boolean): CheckReport {
+  const id = `plugin_${kindOf(plugin)}_${plugin.id}`;
   const title = `${plugin.kind ?? "plugin"} ${plugin.id}`;
   const reasons = plugin.missing.map(({ reason }) => reason).join("; ");
-  const remedy = plugin.missing.map((entry) => entry.remedy).join("; ");
+  const remedy = [...new Set(plugin.missing.map((entry) => entry.remedy))].join("; ");
   const repair = plugin.source === "built-in" ? "report this as a defect" : `repair or remove ${plugin.source}`;
   switch (plugin.state) {
     case "failed":
@@ -63,7 +70,10 @@ function pluginCheck(plugin: PluginReport): CheckReport {
     case "skipped":
       return { id, title, state: "info", found: `not used: ${reasons}`, remedy };
     default:
-      if (plugin.missing.length > 0) return { id, title, state: "warning", found: reasons, remedy };
+      if (plugin.missing.length > 0) {
+        if (covered) return { id, title, state: "info", found: `usable, with less: ${reasons}`, remedy: null };
+        return { id, title, state: "warning", found: reasons, remedy };
+      }
       return { id, title, state: "ok", found: plugin.capabilities.join(", ") || "usable", remedy: null };
   }
 }

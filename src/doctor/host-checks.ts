@@ -17,8 +17,8 @@ const stateDir: Check = {
   title: "state directory",
   async run(host) {
     const path = host.config.state_dir;
-    const trust = await trusted(host, path);
-    if (trust !== null) return trust;
+    const fault = (await trusted(host, path)) ?? (await writable(host, path, "state_dir"));
+    if (fault !== null) return fault;
     const mount = mountOf(parseMounts((await host.read("/proc/self/mountinfo")) ?? ""), path);
     if (mount?.options.includes("noexec")) {
       return failed(
@@ -42,7 +42,7 @@ const runDir: Check = {
   title: "run directory",
   async run(host) {
     const path = host.config.run_dir;
-    return (await trusted(host, path)) ?? ok(path);
+    return (await trusted(host, path)) ?? (await writable(host, path, "run_dir")) ?? ok(path);
   },
 };
 
@@ -67,6 +67,14 @@ async function trusted(host: Host, path: string): Promise<Finding | null> {
     }
     if (at === "/") return null;
   }
+}
+
+/** A directory that is not there yet is made in the nearest one above it that is. */
+async function writable(host: Host, path: string, key: string): Promise<Finding | null> {
+  const at = await existing(host, path);
+  if (await host.opens(at)) return null;
+  const found = at === path ? `${path} cannot be written by this user` : `${path} cannot be made by this user`;
+  return failed(found, `set ${key} to a directory of this user; fluxctl init chooses one`);
 }
 
 /** Sandboxes without namespaces walk to their workspace with their own uid; others have it bound into their root. */
@@ -146,6 +154,18 @@ function rows(text: string | null): string[][] {
   return lines.filter((line) => line !== "" && !line.startsWith("#")).map((line) => line.split(":"));
 }
 
+const processSandboxes: Check = {
+  id: "procbox",
+  title: "process sandboxes",
+  async run(host) {
+    if (host.config.sandbox.procbox.enabled) return ok("enabled");
+    return warning(
+      "not enabled, so none can be made",
+      "set enabled = true under [sandbox.procbox]; fluxctl init writes a configuration with it",
+    );
+  },
+};
+
 const openFiles: Check = {
   id: "open_files",
   title: "open files",
@@ -167,4 +187,4 @@ const shell: Check = {
   },
 };
 
-export const hostChecks: readonly Check[] = [stateDir, runDir, storage, uidRange, openFiles, shell];
+export const hostChecks: readonly Check[] = [processSandboxes, stateDir, runDir, storage, uidRange, openFiles, shell];

@@ -38,7 +38,10 @@ export async function runProbe(
 
 /** One line that says where a value breaks its schema, without the value itself: it may be a secret. */
 export function describeIssues(error: z.ZodError): string {
-  return error.issues.map((issue) => `${issue.path.join(".") || "value"}: ${issue.message}`).join("; ");
+  const lines = error.issues.map(({ path, message }) =>
+    path.length === 0 ? message : `${path.join(".")}: ${message}`,
+  );
+  return lines.join("; ");
 }
 
 function probeFault(plugin: string, thrown: unknown): AgentError {

@@ -20,6 +20,8 @@ export function workspaceFilePath(path: string, roots: readonly string[]): Uint8
 
 function underRoot(path: string, roots: readonly string[]): string {
   const root = roots.find((candidate) => path.startsWith(`${candidate}/`));
-  if (root === undefined) throw new AgentError("PATH_INVALID");
+  if (root === undefined) {
+    throw new AgentError("PATH_INVALID", "unsafe or invalid path: give it relative to the workspace, as in work/a.txt");
+  }
   return path.slice(root.length + 1);
 }

@@ -13,7 +13,7 @@ printf 'total,42\\n' > 'reports/summary of the week.csv'
 printf 'naïve café\\n' > reports/übersicht.txt
 mv config/old.toml config/new.toml
 rm data/stale.bin
-grep -c final notes.md`;
+echo "workload done"`;
 
 function say(text: string): void {
   process.stdout.write(`\n${bold(text)}\n`);

@@ -82,6 +82,7 @@ function text(reports: readonly CheckReport[], colour: boolean): string {
     return remedy === null ? [line] : [line, `      ${" ".repeat(width)}  → ${printable(remedy)}`];
   });
   const count = (state: FindingState): number => reports.filter((report) => report.state === state).length;
-  lines.push(`${count("ok")} ok, ${count("warning")} warnings, ${count("failed")} failed`);
+  const warnings = count("warning");
+  lines.push(`${count("ok")} ok, ${warnings} ${warnings === 1 ? "warning" : "warnings"}, ${count("failed")} failed`);
   return `${lines.join("\n")}\n`;
 }

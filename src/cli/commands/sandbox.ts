@@ -6,7 +6,7 @@ import { json } from "../json.ts";
 import { sandboxId } from "../sandbox-lookup.ts";
 import { fields, table } from "../table.ts";
 import type { Terminal } from "../terminal.ts";
-import type { List, SandboxRecord } from "../wire.ts";
+import { backendOf, type List, type SandboxRecord } from "../wire.ts";
 
 const CREATE_TIMEOUT_MS = 180_000;
 const REQUEST_MAX_BYTES = 2 * 1024 * 1024;
@@ -133,8 +133,9 @@ const list: Command = {
 };
 
 function listTable(items: readonly SandboxRecord[]): string {
-  const rows = items.map(({ id, name, backend, state, status, created_at, expires_at }) => {
-    return [id, name ?? "", backend ?? "", state ?? status ?? "", created_at ?? "", expires_at ?? ""];
+  const rows = items.map((record) => {
+    const { id, name, state, status, created_at, expires_at } = record;
+    return [id, name ?? "", backendOf(record), state ?? status ?? "", created_at ?? "", expires_at ?? ""];
   });
   return table(["ID", "NAME", "BACKEND", "STATE", "CREATED", "EXPIRES"], rows);
 }
@@ -148,7 +149,8 @@ const show: Command = {
   async run(invocation, terminal) {
     const client = await connect(invocation, terminal);
     const record = await client.call<SandboxRecord>("GET", await sandboxPath(client, invocation.argument("SANDBOX")));
-    await terminal.out(invocation.output === "json" ? json(record) : recordFields(record));
+    const human = (): string => recordFields({ ...record, backend: backendOf(record) });
+    await terminal.out(invocation.output === "json" ? json(record) : human());
     return 0;
   },
 };

@@ -7,6 +7,7 @@ import { json } from "../json.ts";
 export const versionCommand: Command = {
   path: ["version"],
   summary: "Show the version of this program.",
+  details: "`fluxctl --version` is the same.",
   arguments: [],
   client: false,
   options: [],
