@@ -19,6 +19,10 @@ export const limits = {
   /** Silence of a stream after which it says that it is still there. */
   streamKeepAliveMs: 15 * 1000,
   attachedStreamsPerTokenMax: 2048,
+  /** What a WebSocket's client may have sent that is not answered yet. */
+  socketCreditBytes: 1 * MIB,
+  /** A longer message is not even read to its end. */
+  socketMessageMaxBytes: 2 * MIB,
   eventsPageMax: 1000,
   idempotencyKeepMs: 24 * 3600 * 1000,
   rateBucketIdleMs: 10 * 60 * 1000,
@@ -49,6 +53,9 @@ export const limits = {
   outputMaxBytes: 16 * MIB,
   execDefaultTimeoutMs: 30 * 1000,
   runningExecutionsMax: 256,
+  executionWaitMaxMs: 600 * 1000,
+  /** What one call hands to the stdin of an execution. */
+  stdinPieceMaxBytes: 256 * KIB,
   /** How much longer than a command's own timeout the host waits for the guest agent. */
   execGraceMs: 5 * 1000,
   environmentMaxEntries: 1024,
@@ -104,4 +111,5 @@ holds((limits.fileMaxBytes * 4) / 3 < limits.requestBodyMaxBytes, "a base64 file
 holds(limits.streamCreditBytes >= limits.frameDataMaxBytes, "the data of one frame fits the initial credit");
 holds(limits.commandMaxBytes + 64 * KIB < limits.frameMaxBytes, "the longest command and its arguments fit a frame");
 holds((limits.fileMaxBytes * 4) / 3 < limits.guestLineMaxBytes, "a base64 file fits a version 1 line");
+holds(limits.socketCreditBytes < limits.socketMessageMaxBytes, "a message beyond the credit can be told so");
 holds(limits.commandMaxBytes < limits.jsonBodyMaxBytes, "a command fits a JSON body");

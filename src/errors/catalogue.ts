@@ -22,6 +22,7 @@ export const catalogue = {
   STREAMS_EXHAUSTED: entry(429, "this token has as many streams attached as it may", true),
   ROUTE_NOT_FOUND: entry(404, "no such route"),
   METHOD_NOT_ALLOWED: entry(405, "this route does not answer that method"),
+  UPGRADE_REQUIRED: entry(426, "this route answers WebSocket upgrades only"),
   RATE_LIMITED: entry(429, "too many requests; try again later", true),
 
   // Who is calling.

@@ -12,6 +12,7 @@ import type { Route } from "./route.ts";
 import { allRoutes } from "./routes.ts";
 import { RouteIndex } from "./route-index.ts";
 import { AttachedStreams } from "./stream/attached.ts";
+import { type SocketHandler, socketHandlerOf } from "./stream/upgrade.ts";
 
 /** The label of requests that no route answers. */
 const UNMATCHED = "unmatched";
@@ -21,7 +22,12 @@ interface RouterContext {
   readonly request: Request;
   readonly path: string;
   readonly params?: Readonly<Record<string, string | null>>;
-  readonly server: ConnectionTimer;
+  readonly server: (ConnectionTimer & Upgrader) | null;
+}
+
+/** The part of the server that makes WebSockets; Elysia's own dispatcher calls what is in `data`. */
+interface Upgrader {
+  upgrade(request: Request, options: { data: SocketHandler; headers: Headers }): boolean;
 }
 
 export interface HttpApp {
@@ -55,9 +61,14 @@ export function createApp(dependencies: HttpDependencies): HttpApp {
     app.route(
       route.method,
       route.path,
-      ({ request, server, path, params }: RouterContext) => {
+      async ({ request, server, path, params }: RouterContext) => {
         const routed = { template: route.path, path, params };
-        return exchanges.run(request, server, routed, (arrival) => pipeline.serve(route, arrival));
+        const response = await exchanges.run(request, server, routed, (arrival) => pipeline.serve(route, arrival));
+        const data = socketHandlerOf(response);
+        if (data === undefined) return response;
+        if (server?.upgrade(request, { data, headers: response.headers })) return undefined;
+        data.close();
+        return exchanges.failed(new AgentError("UPGRADE_REQUIRED"));
       },
       // The pipeline reads bodies itself, bounded and only after it knows who is calling.
       { parse: "none" },

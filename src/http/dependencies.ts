@@ -3,6 +3,7 @@
 import type { Config } from "../config/schema.ts";
 import type { JsonObject } from "../contracts/json.ts";
 import type { Logger } from "../contracts/log.ts";
+import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
 import type { Store } from "../state/change.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
@@ -40,6 +41,8 @@ export interface HttpDependencies {
   /** Version of the agent, for the OpenAPI document. */
   readonly version: string;
   readonly operations: Operations;
+  /** Null: this agent has no executions, and no routes for them. */
+  readonly executions: ExecutionOperations | null;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly telemetry: HttpTelemetry;
   readonly host: HostReports;

@@ -38,6 +38,7 @@ export async function listen(app: Elysia, config: ListenConfig, exchanges: Excha
     reusePort: false,
     idleTimeout: limits.connectionIdleSecs,
     maxRequestBodySize: BUN_BODY_MAX_BYTES,
+    websocket: { maxPayloadLength: limits.socketMessageMaxBytes },
     // Otherwise what no layer caught would be answered with a page that shows the source.
     development: false,
     error: (error: unknown) => exchanges.failed(error),

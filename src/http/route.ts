@@ -41,7 +41,7 @@ export type JsonReply = Json | object | undefined;
 export type Reply = JsonReply | Response;
 
 interface Success {
-  readonly status: 200 | 201 | 204;
+  readonly status: 101 | 200 | 201 | 204;
   /** Schema of the JSON body. */
   readonly schema?: TSchema;
   /** Content types of a body that is not JSON. */

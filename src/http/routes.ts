@@ -3,6 +3,7 @@ import { changeSetRoutes } from "./change-sets/routes.ts";
 import { commandRoutes } from "./commands/routes.ts";
 import type { HttpDependencies } from "./dependencies.ts";
 import { eventRoutes } from "./events/routes.ts";
+import { executionRoutes } from "./executions/routes.ts";
 import { fileRoutes } from "./files/routes.ts";
 import { hostRoutes } from "./host/routes.ts";
 import { openApiRoute } from "./openapi.ts";
@@ -19,6 +20,7 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...commandRoutes(dependencies),
     ...fileRoutes(dependencies),
     ...changeSetRoutes(dependencies),
+    ...(dependencies.executions === null ? [] : executionRoutes(dependencies.executions, dependencies, streams)),
     ...eventRoutes(dependencies),
     ...hostRoutes(dependencies),
   ];

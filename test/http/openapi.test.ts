@@ -27,7 +27,7 @@ describe("the OpenAPI document", () => {
     const documented = Object.entries<Record<string, unknown>>(document.paths).flatMap(([path, methods]) =>
       Object.keys(methods).map((method) => `${method.toUpperCase()} ${path}`),
     );
-    const served = harness.http.routes.map(({ method, path }) => `${method} ${path.replace(":id", "{id}")}`);
+    const served = harness.http.routes.map(({ method, path }) => `${method} ${path.replaceAll(/:([a-z]+)/g, "{$1}")}`);
     expect(documented.sort()).toEqual(served.sort());
   });
 
@@ -49,7 +49,7 @@ describe("the OpenAPI document", () => {
 
   test("every error status of a route is described with its codes", () => {
     for (const route of harness.http.routes) {
-      const { responses } = document.paths[route.path.replace(":id", "{id}")][route.method.toLowerCase()];
+      const { responses } = document.paths[route.path.replaceAll(/:([a-z]+)/g, "{$1}")][route.method.toLowerCase()];
       for (const code of errorCodes(route)) {
         expect(responses[catalogue[code].status].description).toContain(code);
       }

@@ -29,7 +29,13 @@ const BODIES: Record<string, unknown> = {
   baseline: { paths: ["/"] },
   changes: {},
   "dry-run": { command: "true" },
+  executions: { command: "true" },
+  "executions/:eid/wait": { timeout_ms: 0 },
+  "executions/:eid/signal": { signal: "TERM" },
+  "executions/:eid/resize": { cols: 80, rows: 24 },
 };
+
+const EXECUTION = "e1";
 
 function bodyOf(route: Route): unknown {
   if (route.checkBody === null) return undefined;
@@ -39,11 +45,20 @@ function bodyOf(route: Route): unknown {
 
 /** A route without a success refuses with the only code of its own. */
 function expectedStatus(route: Route): number {
+  // Without an upgrade, and a socket to make it on.
+  if (route.success?.status === 101) return catalogue.UPGRADE_REQUIRED.status;
   return route.success?.status ?? catalogue[route.errors![0]!].status;
 }
 
 function call(route: Route, id: string, token?: string) {
-  return harness.call(route.method, route.path.replace(":id", id), { token, json: bodyOf(route) });
+  if (route.path.includes(":eid") && !harness.executions.all.has(`${id}/${EXECUTION}`)) {
+    const tty = { cols: 80, rows: 24 };
+    const execution = harness.executions.add(id, EXECUTION, { command: "true", ...(/resize$/.test(route.path) ? { tty } : {}) });
+    // A stream of one that runs would not end.
+    if (/stream$/.test(route.path)) execution.exit();
+  }
+  const path = route.path.replace(":id", id).replace(":eid", EXECUTION);
+  return harness.call(route.method, path, { token, json: bodyOf(route) });
 }
 
 describe("marks", () => {

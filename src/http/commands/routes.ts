@@ -1,12 +1,12 @@
 // Routes that run a command and answer with its result: `/process` of sandboxes and `/agent` of VMs.
 import type { Static } from "@sinclair/typebox";
-import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { ProcessRequest } from "../../sandbox/operations.ts";
 import type { HttpDependencies } from "../dependencies.ts";
 import { guestFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { okSchema } from "../schema.ts";
+import { checkCommandLength } from "./length.ts";
 import { execReplyFields } from "./reply.ts";
 import { agentBody, execReply, processBody } from "./schema.ts";
 
@@ -60,9 +60,6 @@ function processRequest(body: Static<typeof processBody>): ProcessRequest {
   if ((body.command === undefined) === (body.process === undefined)) {
     throw new AgentError("BAD_REQUEST", "give either command or process");
   }
-  const texts = body.command === undefined ? body.process!.argv : [body.command];
-  if (texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0) > limits.commandMaxBytes) {
-    throw new AgentError("COMMAND_TOO_LARGE");
-  }
+  checkCommandLength(body.command === undefined ? body.process!.argv : [body.command]);
   return { command: body.command, ...body.process, timeoutSeconds: body.timeout_seconds };
 }

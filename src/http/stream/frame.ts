@@ -9,9 +9,12 @@ export interface Frame {
   readonly [key: string]: FrameValue;
 }
 
+/** The frames that say how a stream ended; no other follows. */
+export const LAST_FRAME_TYPES: ReadonlySet<string> = new Set(["exited", "error"]);
+
 /** Where the frames of one response come from. `next` is called again only after it has answered. */
 export interface FrameSource {
-  /** The next frame, null after the last. What it rejects with becomes the stream's `error` frame, its last. */
+  /** The next frame, null after the last; not asked after one of `LAST_FRAME_TYPES`. What it rejects with becomes the stream's `error` frame, its last. */
   next(): Promise<Frame | null>;
   /** The reader has left, or the stream is over; called once. A `next` that waits need not answer any more. */
   close(): void;

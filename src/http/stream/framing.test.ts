@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { unpack } from "msgpackr";
+import type { Frame } from "./frame.ts";
 import { acceptedFraming, framings } from "./framing.ts";
 
 const { msgpack, ndjson, serverSentEvents } = framings;
@@ -19,7 +20,7 @@ function decode(bytes: Uint8Array): unknown[] {
 
 describe("msgpack", () => {
   test("frames with and without content are maps behind their length", () => {
-    const frames = [
+    const frames: Frame[] = [
       { type: "output", channel: "stdout", offset: 5, data },
       { type: "output", channel: "pty", offset: 0, data: new Uint8Array(70_000).fill(7) },
       { type: "keep_alive" },

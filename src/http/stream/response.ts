@@ -5,7 +5,7 @@ import type { Logger } from "../../contracts/log.ts";
 import { asAgentError } from "../../errors/agent-error.ts";
 import { catalogue } from "../../errors/catalogue.ts";
 import type { Place } from "./attached.ts";
-import type { Frame, FrameSource } from "./frame.ts";
+import { type Frame, type FrameSource, LAST_FRAME_TYPES } from "./frame.ts";
 import type { Framing } from "./framing.ts";
 import { lastingResponse } from "./lasting.ts";
 
@@ -23,6 +23,16 @@ export interface StreamOptions {
 
 /** A response that streams `source` to its end. */
 export function streamResponse(source: FrameSource, options: StreamOptions): Response {
+  const { body, ended } = frameStream(source, options);
+  const init = { status: options.status ?? 200, headers: { "content-type": options.framing.contentType } };
+  return lastingResponse(body, init, ended);
+}
+
+/** The encoded frames of `source`, one a chunk; `ended` resolves when it is over, also when the reader left. */
+export function frameStream(
+  source: FrameSource,
+  options: Omit<StreamOptions, "status">,
+): { readonly body: ReadableStream<Uint8Array>; readonly ended: Promise<void> } {
   const pump = new FramePump(source, options);
   const body = new ReadableStream<Uint8Array>(
     {
@@ -32,8 +42,7 @@ export function streamResponse(source: FrameSource, options: StreamOptions): Res
     },
     { highWaterMark: 0 },
   );
-  const init = { status: options.status ?? 200, headers: { "content-type": options.framing.contentType } };
-  return lastingResponse(body, init, pump.ended);
+  return { body, ended: pump.ended };
 }
 
 type Result = { readonly frame: Frame | null } | { readonly failure: unknown };
@@ -110,8 +119,10 @@ class FramePump {
 
   #deliver(result: Result): void {
     this.#result = null;
-    if ("frame" in result && result.frame !== null) return this.#send(result.frame);
-    if ("failure" in result) this.#enqueue(this.#errorFrame(result.failure));
+    const frame = "failure" in result ? this.#errorFrame(result.failure) : result.frame;
+    if (frame !== null && !LAST_FRAME_TYPES.has(frame.type)) return this.#send(frame);
+    // At once, so that nothing can follow the frame that says how it ended.
+    if (frame !== null) this.#enqueue(frame);
     this.#controller?.close();
     this.over();
   }

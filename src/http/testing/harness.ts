@@ -7,6 +7,7 @@ import type { AuditEntry } from "../../telemetry/audit.ts";
 import { createApp, type HttpApp } from "../app.ts";
 import type { HttpDependencies, ReadinessCheck } from "../dependencies.ts";
 import { checkResponse } from "./checker.ts";
+import { FakeExecutions } from "./executions.ts";
 import { FakeOperations } from "./operations.ts";
 import { MemoryStore } from "./store.ts";
 
@@ -56,6 +57,7 @@ const fakePlugin: JsonObject = {
 export class Harness {
   readonly store = new MemoryStore();
   readonly operations = new FakeOperations(this.store);
+  readonly executions = new FakeExecutions(this.operations);
   readonly audit: AuditEntry[] = [];
   readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] =
     [];
@@ -96,6 +98,7 @@ export class Harness {
       config,
       version: "0.0.0-test",
       operations,
+      executions: this.executions,
       store,
       telemetry: {
         log: this.#logger(),

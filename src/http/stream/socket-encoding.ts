@@ -1,0 +1,40 @@
+// How frames look as messages of a WebSocket, by the subprotocol that the client asks for: a msgpack map in a binary
+// message, or JSON in a text message.
+import type { ServerWebSocket } from "bun";
+import { AgentError } from "../../errors/agent-error.ts";
+import { type Framing, framings } from "./framing.ts";
+
+export interface SocketEncoding {
+  readonly protocol: string;
+  readonly framing: Framing;
+  /** What the server's `send` says: bytes sent, -1 when they wait for the client, 0 when they were dropped. */
+  send(socket: ServerWebSocket<unknown>, frame: Uint8Array): number;
+}
+
+const LENGTH_BYTES = 4;
+const decoder = new TextDecoder();
+
+export const socketEncodings = {
+  msgpack: {
+    protocol: "fluxvm.stream.msgpack",
+    framing: framings.msgpack,
+    // A message has a length of its own.
+    send: (socket, frame) => socket.sendBinary(frame.subarray(LENGTH_BYTES) as Uint8Array<ArrayBuffer>),
+  },
+  json: {
+    protocol: "fluxvm.stream.json",
+    framing: framings.ndjson,
+    send: (socket, frame) => socket.sendText(decoder.decode(frame.subarray(0, -1))),
+  },
+} as const satisfies Record<string, SocketEncoding>;
+
+/** The first offered subprotocol that is known; JSON when none is offered. Throws `BAD_REQUEST` for unknown ones. */
+export function chosenEncoding(offered: string | null): SocketEncoding {
+  if (offered === null) return socketEncodings.json;
+  const known: readonly SocketEncoding[] = Object.values(socketEncodings);
+  const names = offered.split(",").map((name) => name.trim());
+  const chosen = names.map((name) => known.find(({ protocol }) => protocol === name)).find((one) => one !== undefined);
+  if (chosen !== undefined) return chosen;
+  const choices = known.map(({ protocol }) => protocol).join(", ");
+  throw new AgentError("BAD_REQUEST", `no known WebSocket subprotocol; offer one of ${choices}`);
+}
