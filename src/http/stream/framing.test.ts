@@ -27,7 +27,10 @@ describe("msgpack", () => {
       { type: "started", execution: { id: "e", argv: ["a", "b"], exit_code: null } },
     ];
     const decoded = decode(Buffer.concat(frames.map((frame) => msgpack.encode(frame)))) as Record<string, unknown>[];
-    expect(decoded.map(({ data, ...rest }) => ({ ...rest, ...(data !== undefined && { data: new Uint8Array(data as Uint8Array) }) }))).toEqual(frames);
+    const plain: unknown[] = decoded.map(({ data, ...rest }) =>
+      data === undefined ? rest : { ...rest, data: new Uint8Array(data as Uint8Array) },
+    );
+    expect(plain).toEqual(frames);
   });
 
   test.each([2 ** 32 - 1, 2 ** 32, 2 ** 53 - 1, -(2 ** 33)])("the integer %d arrives exactly", (offset) => {
