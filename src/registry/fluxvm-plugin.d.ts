@@ -20,6 +20,109 @@ declare module "fluxvm/plugin" {
     child(bindings: Record<string, unknown>): Logger;
   }
 
+  // Executions as the guest agent offers them: commands with an id that outlive connections. Output is two byte streams
+  // with absolute offsets; the guest keeps what the host has not acknowledged, so a cut connection loses nothing.
+
+  /** A window of output that is kept, in absolute offsets: the first kept byte, and one past the last. */
+  export interface OutputWindow {
+    readonly base: number;
+    readonly end: number;
+  }
+
+  /** Absolute offsets into both outputs. A terminal has one output, which is `stdout`. */
+  export interface OutputOffsets {
+    readonly stdout: number;
+    readonly stderr: number;
+  }
+
+  export interface TerminalSize {
+    readonly cols: number;
+    readonly rows: number;
+  }
+
+  /** An execution as the guest agent knows it. Everything here is the guest's claim. */
+  export interface GuestExecution {
+    readonly id: string;
+    /** Exactly one of `command` and `argv` is set. */
+    readonly command?: string;
+    readonly argv?: readonly string[];
+    readonly pid: number;
+    readonly tty: boolean;
+    readonly startedAtUnixMs: number;
+    /** Null while it runs. */
+    readonly exitedAtUnixMs: number | null;
+    readonly exitCode: number | null;
+    readonly signal: number | null;
+    readonly timedOut: boolean;
+    readonly oomKilled: boolean;
+    /** The process has exited and something that it left behind still holds its output. */
+    readonly outputOpen: boolean;
+    readonly block: boolean;
+    readonly stdout: OutputWindow;
+    readonly stderr: OutputWindow;
+    readonly stdin: { readonly accepted: number; readonly closed: boolean };
+  }
+
+  export interface ExecutionStart {
+    /** 1 to 64 of `A-Z a-z 0-9 _ -`, chosen by the host. */
+    readonly id: string;
+    readonly command?: string;
+    readonly argv?: readonly string[];
+    readonly env: Readonly<Record<string, string>>;
+    readonly cwd?: string;
+    /** Gives the command a controlling terminal of this size. */
+    readonly tty?: TerminalSize;
+    /** False: the command reads end-of-file at once. A terminal always has input. */
+    readonly stdin: boolean;
+    /** 0 = no limit. */
+    readonly timeoutMs: number;
+    /** Bytes of each output that the guest keeps at most. */
+    readonly ringMaxBytes: number;
+    /** What a full ring of bytes that are not acknowledged does: hold the process up, or lose its oldest bytes. */
+    readonly block: boolean;
+  }
+
+  /** Receives what an execution writes. */
+  export interface ExecutionSink {
+    /**
+     * `data` is a view of memory that nobody writes again. Offsets never go backwards; one that jumps says that bytes
+     * were lost. The guest may send more once the promise has resolved, which is the back-pressure.
+     */
+    output(channel: "stdout" | "stderr", offset: number, data: Uint8Array): Promise<void>;
+    /** The process has ended; output may follow. */
+    exited(state: GuestExecution): void;
+  }
+
+  export interface StdinReply {
+    /** Bytes of input taken so far. */
+    readonly accepted: number;
+    readonly closed: boolean;
+    /** The offset lies beyond `accepted`, and nothing was taken. */
+    readonly gap: boolean;
+  }
+
+  /** Every method rejects with an `AgentError`: `EXECUTION_…`, `SANDBOX_BUSY`, `BAD_REQUEST`, `GUEST_…`. */
+  export interface GuestExecutions {
+    /** A known id with the same command answers that execution; with another command it is `EXECUTION_EXISTS`. */
+    start(request: ExecutionStart): Promise<{ readonly execution: GuestExecution; readonly existing: boolean }>;
+    /**
+     * Sends output from the offsets on. Resolves when the process has exited and everything was sent; rejects with
+     * `GUEST_UNREACHABLE` when the connection breaks or `signal` aborts. The newest attach of an execution wins.
+     */
+    attach(id: string, from: OutputOffsets, sink: ExecutionSink, signal: AbortSignal): Promise<GuestExecution>;
+    /** Output below the offsets is safe and may go. */
+    acknowledge(id: string, offsets: OutputOffsets): Promise<void>;
+    setBlock(id: string, block: boolean): Promise<void>;
+    /** At most 256 KiB. Resolves when the bytes were taken; what lies below the bytes already taken is dropped. */
+    writeStdin(id: string, offset: number, data: Uint8Array, eof: boolean): Promise<StdinReply>;
+    /** To the process group; 1 to 64. */
+    signal(id: string, signal: number): Promise<void>;
+    resize(id: string, size: TerminalSize): Promise<void>;
+    list(): Promise<readonly GuestExecution[]>;
+    /** Drops an execution that has exited. */
+    forget(id: string): Promise<void>;
+  }
+
   // The guest channel: what can be asked of the guest agent inside a sandbox, whatever carries the bytes. Paths are
   // absolute from the root of what the sandbox may write (process sandbox: its workspace; VM: its root file system).
 
@@ -102,8 +205,10 @@ declare module "fluxvm/plugin" {
 
   /** A guest agent that is reachable. Every method rejects with an `AgentError` (`GUEST_…`, `FILE_…`, `SANDBOX_GONE`). */
   export interface GuestChannel {
-    /** What the guest agent says it can do: `exec`, `files`, `manifest`, `shell`, `identity`. */
+    /** What the guest agent says it can do: `exec`, `executions`, `files`, `manifest`, `shell`, `identity`. */
     readonly features: ReadonlySet<string>;
+    /** Facet: commands with an id that outlive connections. */
+    readonly executions?: GuestExecutions;
     ping(): Promise<void>;
     exec(request: ExecRequest): Promise<ExecResult>;
     readFile(path: Uint8Array, maxBytes: number): Promise<FileContent>;
@@ -425,8 +530,10 @@ declare module "fluxvm/plugin" {
     | "BODY_TOO_SLOW"
     | "UPLOADS_BUSY"
     | "COMMAND_TOO_LARGE"
+    | "STREAMS_EXHAUSTED"
     | "ROUTE_NOT_FOUND"
     | "METHOD_NOT_ALLOWED"
+    | "UPGRADE_REQUIRED"
     | "RATE_LIMITED"
     | "AUTH_REQUIRED"
     | "ADMIN_REQUIRED"
@@ -478,6 +585,12 @@ declare module "fluxvm/plugin" {
     | "BASELINE_MODE_CHANGED"
     | "DRY_RUN_BUSY"
     | "DRY_RUN_NOT_REVERTED"
+    | "EXECUTION_NOT_FOUND"
+    | "EXECUTION_EXISTS"
+    | "EXECUTION_EXITED"
+    | "STDIN_GAP"
+    | "STDIN_CLOSED"
+    | "TTY_REQUIRED"
     | "CONFIG_INVALID"
     | "STATE_LOCKED"
     | "STATE_NEWER"

@@ -12,6 +12,7 @@ export const TYPES_PATH = join(import.meta.dir, "fluxvm-plugin.d.ts");
 const FILES = [
   "json",
   "log",
+  "executions",
   "channel",
   "resource",
   "storage",
