@@ -54,6 +54,18 @@ describe("process sandbox over HTTP", () => {
     expect(await sandbox.read("work/c.txt")).toBe("c\n");
     expect(await sandbox.changes()).toMatchObject({ added: changes.added, modified: changes.modified });
 
+    // The whole path goes: all that was under it is deleted, in a dry-run and for real.
+    const emptied = { deleted: ["/work/a.txt", "/work/c.txt", "/work/with space ü.txt"], unchanged: 0 };
+    const body = { command: "rm -r work", paths: ["/work"] };
+    const whole = await agent.json<Record<string, unknown>>("POST", `${sandbox.path}/dry-run`, body);
+    expect(whole.body).toMatchObject({ exit_code: 0, changes: emptied });
+    await sandbox.run("rm -r work");
+    expect(await sandbox.changes()).toMatchObject({
+      deleted: ["/work/a.txt", "/work/b.txt"],
+      other: [{ path: "/work", change: "deleted", kind: "directory" }],
+      unchanged: 0,
+    });
+
     const snapshot = await agent.json("POST", `${sandbox.path}/pause`);
     expect(snapshot.status).toBe(501);
     await sandbox.delete();

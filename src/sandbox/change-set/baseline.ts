@@ -5,7 +5,7 @@ import type { Context } from "../context.ts";
 import { liveOf } from "../guest-access.ts";
 import type { BaselineReply, ChangesReply } from "../operations.ts";
 import type { Sandbox } from "../sandbox.ts";
-import { Comparison } from "./comparison.ts";
+import { compareNow } from "./compare-now.ts";
 import { list, listingTurn } from "./listing.ts";
 import { ListingReader } from "./listing-reader.ts";
 import { ListingWriter } from "./listing-writer.ts";
@@ -60,10 +60,8 @@ export async function changesSinceBaseline(
       const { head } = stored;
       if (asked !== null) assertMembers(asked, head.paths);
       const paths = asked ?? head.paths;
-      const comparison = new Comparison(stored, paths);
       const channel = await instance.channel();
-      const listed = await list(context.dependencies.changeSets, channel, { paths, base: head.digest }, comparison);
-      const changes = await comparison.finish(listed);
+      const changes = await compareNow(context.dependencies.changeSets, channel, stored, paths);
       return { ...changes, baselineTakenAtUnix: Math.floor(head.takenAtUnixMs / 1000) };
     } finally {
       await stored.close();

@@ -145,6 +145,26 @@ describe("baseline and changes", () => {
     await expect(changes(admin, "one", [])).rejects.toMatchObject({ code: "PATHS_REQUIRED" });
   });
 
+  test("a path that is gone holds nothing any more, and the others are still compared", async () => {
+    await using world = await World.create();
+    const { files, baseline, changes, guest } = await setUp(world);
+    for (const name of ["/a/x", "/a/y", "/b/same", "/b/edited"]) files.set(name, file("1"));
+    await baseline(admin, "one", ["/a", "/b"]);
+    for (const name of ["/a/x", "/a/y"]) files.delete(name);
+    guest.absent.add("/a");
+    files.set("/b/edited", file("2"));
+    expect(lists(await changes(admin, "one"))).toEqual({
+      added: [],
+      modified: ["/b/edited"],
+      deleted: ["/a/x", "/a/y"],
+      unchanged: 1,
+      other: [],
+    });
+    expect(lists(await changes(admin, "one", ["/a"]))).toMatchObject({ deleted: ["/a/x", "/a/y"], unchanged: 0 });
+    await expect(baseline(admin, "one", ["/a"])).rejects.toMatchObject({ code: "FILE_NOT_FOUND" });
+    expect(lists(await changes(admin, "one")).deleted).toEqual(["/a/x", "/a/y"]);
+  });
+
   test("a missing, a corrupt and another mode's baseline are told apart", async () => {
     await using world = await World.create();
     const { baseline, changes, guest } = await setUp(world);

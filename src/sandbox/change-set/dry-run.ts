@@ -14,8 +14,8 @@ import type { Changes, DryRunReply, DryRunRequest } from "../operations.ts";
 import { lifeOwner } from "../record.ts";
 import { discard, launch, makePlaces, stuckMessage, volumeRequest } from "../run.ts";
 import type { Live, Sandbox, SideOperation } from "../sandbox.ts";
-import { Comparison } from "./comparison.ts";
-import { list, type Listed } from "./listing.ts";
+import { compareNow } from "./compare-now.ts";
+import { list } from "./listing.ts";
 import { ListingReader } from "./listing-reader.ts";
 import { ListingWriter } from "./listing-writer.ts";
 import { listingPaths } from "./paths.ts";
@@ -123,24 +123,19 @@ class DryRun {
     this.#assertWanted();
     const channel = await this.#instance.channel();
     const beforePath = join(places.instanceDir(name), "before.json");
-    const listed = await this.#listBefore(channel, beforePath);
+    await this.#listBefore(channel, beforePath);
     const exec = await this.#execute(channel, command, timeoutMs);
     await crashPoint("dry-run.ran");
-    const changes = await compareWith(beforePath, async (before) => {
-      const comparison = new Comparison(before, paths);
-      return await comparison.finish(await list(changeSets, channel, { paths, base: listed.digest }, comparison));
-    });
+    const changes = await compareWith(beforePath, (before) => compareNow(changeSets, channel, before, paths));
     return { changes, exec, revertedVia: "workspace-copy" };
   }
 
-  async #listBefore(channel: GuestChannel, target: string): Promise<Listed> {
+  async #listBefore(channel: GuestChannel, target: string): Promise<void> {
     const { changeSets, clock } = this.context.dependencies;
     const writer = await ListingWriter.create(target, this.attempt.paths);
     try {
-      const listed = await list(changeSets, channel, { paths: this.attempt.paths }, writer);
-      const { mode, digest, files } = listed;
+      const { mode, digest, files } = await list(changeSets, channel, { paths: this.attempt.paths }, writer);
       await writer.finish({ mode, digest, files, takenAtUnixMs: clock.nowUnixMs() });
-      return listed;
     } finally {
       await writer.discard();
     }

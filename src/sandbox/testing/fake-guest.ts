@@ -50,6 +50,8 @@ export class FakeChannel implements GuestChannel {
   readonly listings = new Map<string, Listing>();
   mode: "sha256" | "stat" = "sha256";
   fullListings = 0;
+  /** Paths that are not there: listing one of them is refused. */
+  readonly absent = new Set<string>();
 
   constructor(
     readonly files: Files,
@@ -100,6 +102,7 @@ export class FakeChannel implements GuestChannel {
 
   async manifest(request: ManifestRequest, sink: ManifestSink): Promise<ManifestSummary> {
     this.#assertAlive();
+    if (request.paths.some((path) => this.absent.has(keyOf(path)))) throw new AgentError("FILE_NOT_FOUND");
     const listing = this.#list(request.paths);
     const digest = sha256(Buffer.from(JSON.stringify(listing.map(([path, entry]) => [keyOf(path), entry]))));
     const files = listing.filter(([, { kind }]) => kind === "file").length;
