@@ -1,12 +1,12 @@
 // Routes of executions: commands with an id that go on while nobody looks, and streams of what they write.
 import type { Static } from "@sinclair/typebox";
 import type { OutputOffsets } from "../../contracts/executions.ts";
+import type { Logger } from "../../contracts/log.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { ErrorCode } from "../../errors/catalogue.ts";
 import type { ExecutionOperations, StartExecutionRequest } from "../../sandbox/executions/operations.ts";
 import type { Caller } from "../../sandbox/operations.ts";
 import { checkCommandLength } from "../commands/length.ts";
-import type { HttpDependencies } from "../dependencies.ts";
 import { guestFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { listOf } from "../schema.ts";
@@ -48,7 +48,7 @@ type Attach = (input: {
 
 export function executionRoutes(
   operations: ExecutionOperations,
-  { telemetry: { log } }: Pick<HttpDependencies, "telemetry">,
+  log: Logger,
   streams: AttachedStreams,
 ): readonly Route[] {
   const attach: Attach = async ({ caller, accept, begin }) => {
@@ -63,7 +63,11 @@ export function executionRoutes(
       throw error;
     }
   };
-  return [...startRoutes(operations, attach), ...streamRoutes(operations, attach, log, streams), ...itemRoutes(operations)];
+  return [
+    ...startRoutes(operations, attach),
+    ...streamRoutes(operations, attach, log, streams),
+    ...itemRoutes(operations),
+  ];
 }
 
 function startRoutes(operations: ExecutionOperations, attach: Attach): readonly Route[] {
@@ -124,7 +128,7 @@ function startRequest(body: Static<typeof startBody>, overflow: "ring" | "block"
 function streamRoutes(
   operations: ExecutionOperations,
   attach: Attach,
-  log: HttpDependencies["telemetry"]["log"],
+  log: Logger,
   streams: AttachedStreams,
 ): readonly Route[] {
   return [

@@ -63,6 +63,7 @@ export class Harness {
     [];
   authDenials = 0;
   checks: readonly ReadinessCheck[] = [{ name: "state", ok: true }];
+  readonly log = this.#logger();
   readonly http: HttpApp;
 
   constructor(options: HarnessOptions = {}) {
@@ -101,7 +102,7 @@ export class Harness {
       executions: this.executions,
       store,
       telemetry: {
-        log: this.#logger(),
+        log: this.log,
         audit: (line) => this.audit.push(line),
         authDenied: () => {
           this.authDenials += 1;
