@@ -105,7 +105,8 @@ async function dryRun(agent: TestAgent, dirs: number, pairs: number): Promise<Ro
       timed(async () => {
         const body = { command: "echo changed > w/1/1", paths: ["/w"] };
         const reply = await agent.json<{ changes?: { modified: string[] } }>("POST", `${sandbox.path}/dry-run`, body);
-        if (reply.status !== 200 || reply.body.changes?.modified.length !== 1) throw new Error(JSON.stringify(reply.body));
+        if (reply.status !== 200 || reply.body.changes?.modified.length !== 1)
+          throw new Error(JSON.stringify(reply.body));
       }),
     peer: async () => {
       // On the same file system, beside the sandbox's own tree and outside of what it may see.
