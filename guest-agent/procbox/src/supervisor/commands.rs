@@ -232,14 +232,14 @@ struct Streams {
 impl Streams {
     fn open(wants_stdin: bool, script: Option<OwnedFd>) -> io::Result<Self> {
         let (stdin, their_stdin) = if wants_stdin {
-            let (sender, theirs) = pipes::to_sandbox()?;
+            let (sender, theirs) = pipes::input()?;
             (Some(sender), theirs)
         } else {
             // Standard input of this process is /dev/null.
             (None, io::stdin().as_fd().try_clone_to_owned()?)
         };
-        let (stdout, their_stdout) = pipes::from_sandbox()?;
-        let (stderr, their_stderr) = pipes::from_sandbox()?;
+        let (stdout, their_stdout) = pipes::output()?;
+        let (stderr, their_stderr) = pipes::output()?;
         let (status, their_status) = pipes::from_sandbox()?;
         let theirs = [their_stdin, their_stdout, their_stderr, their_status].into_iter().chain(script).collect();
         Ok(Self { stdin, stdout, stderr, status, theirs })

@@ -14,6 +14,7 @@ pub const CASES: &[Case] = &[
     ("the working directory is below the workspace", working_directories),
     ("a long command runs whole", long_commands),
     ("standard input reaches the command", standard_input),
+    ("a command may open its streams by name", streams_by_name),
     ("a timeout kills the command and what it started", timeouts),
     ("a signal reaches the process group", signal_group),
     ("a daemon left behind is killed with kill_group", daemons_are_killed),
@@ -95,6 +96,21 @@ fn standard_input() {
     connection.send_content(&vec![b'a'; 300_000]);
     assert_eq!(connection.finish_exec().unwrap().stdout_len, 300_000);
     assert_eq!(sandbox.run("cat").stdout, "", "without it, the input is empty");
+}
+
+fn streams_by_name() {
+    let sandbox = Sandbox::new();
+    let outcome =
+        sandbox.run("echo out > /dev/stdout; echo err > /dev/stderr; echo fd >> /proc/self/fd/2; cat < /dev/stdin");
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("out\n", "err\nfd\n"));
+    let mut connection = sandbox.connect();
+    connection.start("exec", &ExecRequest { stdin: true, ..shell("cat /dev/stdin | tee /dev/stderr") });
+    connection.send_content(b"given");
+    let outcome = connection.finish_exec().unwrap();
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("given", "given"));
+    // The other direction is nobody's business inside.
+    let outcome = sandbox.run("head -c 1 < /dev/stdout 2>&1 || echo BLOCKED");
+    assert!(outcome.stdout.contains("BLOCKED"), "{outcome:?}");
 }
 
 fn timeouts() {
