@@ -8,7 +8,7 @@ export const procbox = definePlugin({
   kind: "backend",
   id: "procbox",
   contractVersion: CONTRACT_VERSION,
-  summary: "process sandboxes: Landlock, seccomp, namespaces and control groups, as root or rootless",
+  summary: "Process sandboxes: Landlock, seccomp, namespaces and control groups, as root or rootless.",
   options,
   probe,
   init: createDriver,

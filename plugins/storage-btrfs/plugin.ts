@@ -9,7 +9,7 @@ export const storageBtrfs = definePlugin({
   kind: "storage",
   id: "btrfs",
   contractVersion: CONTRACT_VERSION,
-  summary: "btrfs subvolumes in one pool: bounded while a command runs, cloned in an instant",
+  summary: "Btrfs subvolumes in one pool: bounded while a command runs, cloned in an instant.",
   options,
   probe,
   init: async (context) => new BtrfsStorage(context),

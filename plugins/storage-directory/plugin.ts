@@ -9,7 +9,7 @@ export const storageDirectory = definePlugin({
   kind: "storage",
   id: "directory",
   contractVersion: CONTRACT_VERSION,
-  summary: "plain directories: works everywhere, the bound is watched, a clone is a copy",
+  summary: "Plain directories: works everywhere, the bound is watched, a clone is a copy.",
   options,
   probe,
   init: async (context) => new DirectoryStorage(context),

@@ -46,10 +46,14 @@ export interface InstallOptions {
 /** The steps of an installation, which is also an upgrade: sandboxes go on, the configuration stays. */
 export async function installSteps(options: InstallOptions): Promise<readonly Step[]> {
   const at = (path: string): string => join(options.root, path);
-  const steps: Step[] = [
-    directory(at(PLACES.configDir), 0o755),
-    directory(at(PLACES.pluginsDir), 0o755),
-    directory(at(PLACES.stateDir), 0o711),
+  const directories: readonly (readonly [string, number])[] = [
+    [at(PLACES.configDir), 0o755],
+    [at(PLACES.pluginsDir), 0o755],
+    [at(PLACES.stateDir), 0o711],
+  ];
+  const steps: Step[] = [];
+  for (const [path, mode] of directories) if (!(await exists(path))) steps.push(directory(path, mode));
+  steps.push(
     {
       text: `copy this program to ${at(PLACES.program)}`,
       take: () => replaceFile(at(PLACES.program), 0o755, (temporary) => copyFile(options.program, temporary)),
@@ -58,7 +62,7 @@ export async function installSteps(options: InstallOptions): Promise<readonly St
       text: `write ${at(PLACES.unit)}`,
       take: () => replaceFile(at(PLACES.unit), 0o644, (temporary) => writeFile(temporary, serviceUnit)),
     },
-  ];
+  );
   if (!(await exists(at(PLACES.config)))) {
     steps.push({
       text: `write ${at(PLACES.config)} with a random admin token`,

@@ -33,7 +33,8 @@ function failureOf(error: unknown): { status: number; text: string } {
     return { status: EXIT.unreachable, text: `fluxctl: UNREACHABLE: ${printable(error.message)}\n` };
   }
   if (error instanceof ApiError) {
-    return { status: EXIT.failure, text: `fluxctl: ${printable(error.code)}: ${printable(error.message)}\n` };
+    const hint = error.code === "AUTH_REQUIRED" ? "; set FLUXVM_TOKEN or give --token-file" : "";
+    return { status: EXIT.failure, text: `fluxctl: ${printable(error.code)}: ${printable(error.message)}${hint}\n` };
   }
   if (error instanceof AgentError) return { status: EXIT.failure, text: agentFailure(error) };
   // Whoever read our output has seen enough, as in `fluxctl … | head`.

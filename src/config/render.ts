@@ -12,7 +12,7 @@ export function starterConfig(adminToken: string, settings: Settings): string {
   const known = new Set([...valueKeys()].map(({ path }) => path.join(".")));
   for (const key of Object.keys(settings)) if (!known.has(key)) throw new Error(`not a configuration key: ${key}`);
   const text = [
-    "# Configuration of FluxVM. Every key is shown with its default; remove the # to change one.",
+    "# Configuration of FluxVM. Every key is shown with its default; to change one, remove the # and set the value.",
     "# `fluxctl config check` judges this file, `fluxctl config show` prints what is in force.",
     "",
     ...tableLines(outline, [], settings),

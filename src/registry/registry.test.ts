@@ -95,6 +95,8 @@ describe("registry", () => {
     expect(() => registry.get("backend", "vz")).toThrow(
       new AgentError("PLUGIN_NOT_FOUND", "no backend plugin is called vz"),
     );
+    const other = await start([changeSet()]);
+    expect(() => other.get("change-set", "two")).toThrow("no change-set plugin is called two; there are: sample");
   });
 
   test("a probe that hangs, throws or answers nonsense fails alone", async () => {

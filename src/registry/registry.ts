@@ -73,7 +73,11 @@ export class Registry {
     const loaded = this.list(kind).find((plugin) => plugin.id === id);
     if (loaded !== undefined) return loaded;
     const report = this.#reports.find((candidate) => candidate.kind === kind && candidate.id === id);
-    if (report === undefined) throw new AgentError("PLUGIN_NOT_FOUND", `no ${kind} plugin is called ${id}`);
+    if (report === undefined) {
+      const known = this.#reports.filter((candidate) => candidate.kind === kind).map((candidate) => candidate.id);
+      const hint = known.length === 0 ? "" : `; there are: ${known.join(", ")}`;
+      throw new AgentError("PLUGIN_NOT_FOUND", `no ${kind} plugin is called ${id}${hint}`);
+    }
     const reasons = report.fault ?? report.missing.map((entry) => `${entry.reason} (${entry.remedy})`).join("; ");
     throw new AgentError("CAPABILITY_MISSING", `plugin ${pluginName(kind, id)} is not in use: ${reasons}`, {
       details: { missing: report.missing.map((entry) => entry.capability) },

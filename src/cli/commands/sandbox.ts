@@ -12,6 +12,8 @@ const CREATE_TIMEOUT_MS = 180_000;
 const REQUEST_MAX_BYTES = 2 * 1024 * 1024;
 const SECONDS_MAX = 366 * 24 * 3600;
 const MEMORY_MIB_MAX = 16 * 1024 * 1024;
+/** `running` is the wire's word for `ready`. */
+const STATES = ["starting", "ready", "running", "stopping", "stopped", "failed", "pausing", "paused"] as const;
 /** What `show` prints first, in this order; every other plain field follows. */
 const SHOWN_FIRST = ["id", "name", "backend", "status", "state", "isolation", "created_at", "expires_at", "error"];
 
@@ -120,7 +122,7 @@ const list: Command = {
   arguments: [],
   client: true,
   options: [
-    { name: "state", value: "STATE", description: "Only those in this state." },
+    { name: "state", value: "STATE", choices: STATES, description: "Only those in this state." },
     { name: "label", value: "SELECTOR", description: "Only those with these labels: a=b,c!=d,has,!hasnt." },
   ],
   async run(invocation, terminal) {
