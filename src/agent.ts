@@ -87,6 +87,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     operations: core.operations,
     executions: null,
     store,
+    events,
     telemetry: telemetry.http,
     host: {
       plugins: () => registry.report().map((report) => ({ ...report }) as unknown as JsonObject),

@@ -7,6 +7,7 @@ import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
 import type { Store } from "../state/change.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
+import type { EventBus } from "../telemetry/events.ts";
 
 /** Where the HTTP surface reports to. */
 export interface HttpTelemetry {
@@ -44,6 +45,7 @@ export interface HttpDependencies {
   /** Null: this agent has no executions, and no routes for them. */
   readonly executions: ExecutionOperations | null;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
+  readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;
   readonly telemetry: HttpTelemetry;
   readonly host: HostReports;
 }

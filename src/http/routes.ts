@@ -21,7 +21,7 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...fileRoutes(dependencies),
     ...changeSetRoutes(dependencies),
     ...(dependencies.executions === null ? [] : executionRoutes(dependencies.executions, dependencies.telemetry.log, streams)),
-    ...eventRoutes(dependencies),
+    ...eventRoutes(dependencies, streams),
     ...hostRoutes(dependencies),
   ];
   routes.push(openApiRoute(() => routes, dependencies.version));

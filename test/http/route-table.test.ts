@@ -58,7 +58,7 @@ function call(route: Route, id: string, token?: string) {
     if (/stream$/.test(route.path)) execution.exit();
   }
   const path = route.path.replace(":id", id).replace(":eid", EXECUTION);
-  return harness.call(route.method, path, { token, json: bodyOf(route) });
+  return harness.call(route.method, path, { token, json: bodyOf(route), isEndless: path === "/v1/events/stream" });
 }
 
 describe("marks", () => {

@@ -4,6 +4,7 @@ import { configSchema } from "../../config/schema.ts";
 import type { JsonObject } from "../../contracts/json.ts";
 import type { Logger } from "../../contracts/log.ts";
 import type { AuditEntry } from "../../telemetry/audit.ts";
+import { EventBus } from "../../telemetry/events.ts";
 import { createApp, type HttpApp } from "../app.ts";
 import type { HttpDependencies, ReadinessCheck } from "../dependencies.ts";
 import { checkResponse } from "./checker.ts";
@@ -33,6 +34,8 @@ export interface CallOptions {
   readonly json?: unknown;
   /** Sent as it is, without a content type unless `headers` has one. */
   readonly raw?: string | Uint8Array;
+  /** Reads the first piece of a body that does not end by itself. */
+  readonly isEndless?: boolean;
 }
 
 export interface Answer {
@@ -58,6 +61,7 @@ export class Harness {
   readonly store = new MemoryStore();
   readonly operations = new FakeOperations(this.store);
   readonly executions = new FakeExecutions(this.operations);
+  readonly events = new EventBus(this.store);
   readonly audit: AuditEntry[] = [];
   readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] =
     [];
@@ -80,7 +84,8 @@ export class Harness {
     // As bytes, because a string would bring its own content type.
     const body = raw === undefined ? undefined : Buffer.from(raw as string);
     const request = new Request(`http://127.0.0.1${path}`, { method, headers, body });
-    const answer = await readAnswer(await this.http.app.handle(request));
+    const response = await this.http.app.handle(request);
+    const answer = await readAnswer(options.isEndless === true ? await beginning(response) : response);
     checkResponse(this.http.routes, method, path, answer);
     return answer;
   }
@@ -101,6 +106,7 @@ export class Harness {
       operations,
       executions: this.executions,
       store,
+      events: this.events,
       telemetry: {
         log: this.log,
         audit: (line) => this.audit.push(line),
@@ -131,6 +137,15 @@ export class Harness {
     };
     return logger;
   }
+}
+
+/** The response with the first piece of its body; its reader leaves then. */
+async function beginning(response: Response): Promise<Response> {
+  if (!response.ok) return response;
+  const reader = response.body!.getReader();
+  const { value } = await reader.read();
+  await reader.cancel();
+  return new Response(value, response);
 }
 
 /** Reads a response whole. */
