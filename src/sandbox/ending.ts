@@ -1,6 +1,7 @@
 // What a caller hears when its sandbox ends under an operation: not that a guest agent fell silent, but that the sandbox
 // has ended, and why.
 import { AgentError } from "../errors/agent-error.ts";
+import type { Instance } from "../contracts/backend.ts";
 import type { Context } from "./context.ts";
 import type { Live, Sandbox } from "./sandbox.ts";
 
@@ -27,12 +28,13 @@ export async function tellingEnd<T>(
 
 /** Why `live` is over, or null when it is not. */
 async function endOf(sandbox: Sandbox, live: Live): Promise<string | null> {
-  const told = sandbox.live === live ? await news(live) : null;
+  const told = sandbox.live === live ? await newsOfEnd(live.instance) : null;
   if (told === null && sandbox.live === live) return null;
   return told ?? sandbox.record.error ?? "it was stopped";
 }
 
-async function news({ instance }: Live): Promise<string | null> {
+/** Why an instance that fell silent ended; null when it did not, as far as can be told soon. */
+export async function newsOfEnd(instance: Instance): Promise<string | null> {
   const { promise: silence, resolve } = Promise.withResolvers<null>();
   const timer = setTimeout(resolve, END_NEWS_MS, null);
   const reason = await Promise.race([instance.ended.then((end) => end.reason), silence]);

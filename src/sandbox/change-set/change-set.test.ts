@@ -338,7 +338,10 @@ describe("dry-run", () => {
     await using world = await World.create();
     const { dryRun, ping } = await setUp(world);
     const held = await world.holdings();
-    await expect(dryRun(admin, "one", { command: "die" })).rejects.toMatchObject({ code: "SANDBOX_GONE" });
+    await expect(dryRun(admin, "one", { command: "die" })).rejects.toMatchObject({
+      code: "SANDBOX_GONE",
+      message: "the copy of the dry-run ended: the command ended the sandbox",
+    });
     expect(await world.holdings()).toEqual(held);
     await ping(admin, "one");
   });

@@ -8,6 +8,7 @@ import type { Instance } from "../../contracts/backend.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
+import { newsOfEnd } from "../ending.ts";
 import { checkCommand, commandTimeoutMs, execRequest, liveOf } from "../guest-access.ts";
 import type { Ledger } from "../ledger.ts";
 import type { Changes, DryRunReply, DryRunRequest } from "../operations.ts";
@@ -92,16 +93,24 @@ class DryRun {
     try {
       reply = await this.#runOnCopy();
     } catch (error) {
+      const end = this.#aborted === null ? await this.#endOfCopy(error) : null;
       await this.#discard().catch((fault: unknown) => {
         this.context.dependencies.log.error(
           { sandbox: this.sandbox.id, error: String(fault) },
           "a dry-run left a copy",
         );
       });
-      throw this.#aborted ?? error;
+      throw this.#aborted ?? end ?? error;
     }
     await this.#discard();
     return reply;
+  }
+
+  /** The sandbox goes on when its copy ends, and the error must not say otherwise. */
+  async #endOfCopy(error: unknown): Promise<AgentError | null> {
+    const silent = error instanceof AgentError && (error.code === "GUEST_UNREACHABLE" || error.code === "SANDBOX_GONE");
+    const reason = silent && this.#instance !== null ? await newsOfEnd(this.#instance) : null;
+    return reason === null ? null : new AgentError("SANDBOX_GONE", `the copy of the dry-run ended: ${reason}`);
   }
 
   /** Everything up to the reply; what was acquired is in the ledger at every moment. */
