@@ -53,12 +53,34 @@ export const limits = {
   outputMaxBytes: 16 * MIB,
   execDefaultTimeoutMs: 30 * 1000,
   runningExecutionsMax: 256,
-  executionWaitMaxMs: 600 * 1000,
-  /** What one call hands to the stdin of an execution. */
-  stdinPieceMaxBytes: 256 * KIB,
   /** How much longer than a command's own timeout the host waits for the guest agent. */
   execGraceMs: 5 * 1000,
   environmentMaxEntries: 1024,
+
+  // Executions.
+  executionsKeptMax: 1000,
+  /** What is kept of each output, here and in the guest. */
+  executionRingMaxBytes: 8 * MIB,
+  /** What the outputs of one sandbox may take on the host's disk. */
+  executionRingsTotalMaxBytes: 256 * MIB,
+  /** What is kept in memory of bytes that are on disk, while somebody is reading them. */
+  executionTailBytes: 256 * KIB,
+  /** The most that a reader gets at a time. */
+  executionReadBytes: 256 * KIB,
+  executionAcknowledgeBytes: 512 * KIB,
+  executionAcknowledgeMs: 20,
+  executionAttachPauseMinMs: 10,
+  executionAttachPauseMaxMs: 1000,
+  /** A write that failed is tried again after this long. */
+  executionRetryMs: 1000,
+  /** What left a process behind holds its output open: after this long without a byte its own output is complete. */
+  executionSilenceMs: 50,
+  executionReattachGraceMs: 30 * 1000,
+  executionWaitMaxMs: 600 * 1000,
+  executionStartAttemptsMax: 3,
+  /** What one call hands to the stdin of an execution. */
+  stdinPieceMaxBytes: 256 * KIB,
+  stdinWritersMax: 16,
 
   // Files.
   fileMaxBytes: 64 * MIB,
@@ -112,4 +134,9 @@ holds(limits.streamCreditBytes >= limits.frameDataMaxBytes, "the data of one fra
 holds(limits.commandMaxBytes + 64 * KIB < limits.frameMaxBytes, "the longest command and its arguments fit a frame");
 holds((limits.fileMaxBytes * 4) / 3 < limits.guestLineMaxBytes, "a base64 file fits a version 1 line");
 holds(limits.socketCreditBytes < limits.socketMessageMaxBytes, "a message beyond the credit can be told so");
+holds(
+  limits.executionAcknowledgeBytes < limits.executionRingMaxBytes / 4,
+  "the guest's ring does not fill before it is told what may go",
+);
+holds(limits.stdinPieceMaxBytes + 64 * KIB < limits.frameMaxBytes, "a piece of input fits a frame");
 holds(limits.commandMaxBytes < limits.jsonBodyMaxBytes, "a command fits a JSON body");

@@ -11,9 +11,11 @@ import type {
   ManifestSink,
   ManifestSummary,
 } from "../contracts/channel.ts";
+import type { GuestExecutions } from "../contracts/executions.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { GuestConnection } from "./connection.ts";
 import { exec } from "./exec.ts";
+import { ConnectedExecutions } from "./executions.ts";
 import { guestUnreachable } from "./faults.ts";
 import { texts } from "./fields.ts";
 import { readFile, writeFile } from "./files.ts";
@@ -26,6 +28,7 @@ export class WarmChannel implements GuestChannel {
   #connection: GuestConnection;
   #connecting: Promise<GuestConnection> | null = null;
   #closed = false;
+  readonly #executions = new ConnectedExecutions((operation) => this.#on(operation));
 
   /** `reconnect` opens another connection to the same guest agent. */
   constructor(connection: GuestConnection, reconnect: () => Promise<GuestConnection>) {
@@ -35,6 +38,10 @@ export class WarmChannel implements GuestChannel {
 
   get features(): ReadonlySet<string> {
     return this.#connection.welcome.features;
+  }
+
+  get executions(): GuestExecutions | undefined {
+    return this.features.has("executions") ? this.#executions : undefined;
   }
 
   async ping(): Promise<void> {

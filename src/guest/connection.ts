@@ -186,7 +186,7 @@ export class GuestConnection {
     }
     stream.received(content.length);
     if (stream.handler.data === undefined) throw new ProtocolViolation("DATA for an operation that has none");
-    stream.handler.data(integer(message, "c", 2), content);
+    stream.handler.data(integer(message, "c", 2), content, message);
   }
 
   /** True when the stream was open until now. */

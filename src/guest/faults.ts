@@ -27,11 +27,32 @@ const commandCodes: ReadonlyMap<string, ErrorCode> = new Map([
   ["TOO_LARGE", "COMMAND_TOO_LARGE"],
 ]);
 
+/** Codes of the operations on executions that are there, where the execution is the subject. */
+const executionCodes: ReadonlyMap<string, ErrorCode> = new Map([
+  ["NOT_FOUND", "EXECUTION_NOT_FOUND"],
+  ["ENDED", "EXECUTION_EXITED"],
+  ["BUSY", "SANDBOX_BUSY"],
+  ["BAD_ARGUMENT", "BAD_REQUEST"],
+]);
+
+const startCodes: ReadonlyMap<string, ErrorCode> = new Map([
+  ...commandCodes,
+  ["EXISTS", "EXECUTION_EXISTS"],
+  ["CAPABILITY", "CAPABILITY_MISSING"],
+  ["BAD_ARGUMENT", "BAD_REQUEST"],
+]);
+
+function codesOf(op: string | null): ReadonlyMap<string, ErrorCode> | null {
+  if (op === "exec") return commandCodes;
+  if (op === "execution-start") return startCodes;
+  return op?.startsWith("execution-") === true ? executionCodes : null;
+}
+
 /** The error that an ERROR frame stands for, on a stream for `op` or on the connection. What has no code of its own is `GUEST_ERROR`, with the guest's code first. */
 export function guestFault(fields: Fields, op: string | null): AgentError {
   const guestCode = text(fields, "code");
   const message = text(fields, "message");
-  const code = (op === "exec" ? commandCodes.get(guestCode) : undefined) ?? codes.get(guestCode);
+  const code = codesOf(op)?.get(guestCode) ?? codes.get(guestCode);
   if (code !== undefined) return new AgentError(code, `${catalogue[code].message}: ${message}`);
   return new AgentError("GUEST_ERROR", `${catalogue.GUEST_ERROR.message}: ${guestCode}: ${message}`);
 }

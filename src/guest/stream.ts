@@ -8,8 +8,11 @@ import { ProtocolViolation } from "./violation.ts";
 /** What an operation does with the answers. What it throws fails the stream. Exactly one of `ended`, `failed` comes. */
 export interface StreamHandler {
   event?(message: Fields): void;
-  /** `content` is a view of memory that nobody writes again. The handler grants the credit back. */
-  data?(channel: number, content: Uint8Array): void;
+  /**
+   * `content` is a view of memory that nobody writes again; `message` is all of the frame. The handler grants the credit
+   * back.
+   */
+  data?(channel: number, content: Uint8Array, message: Fields): void;
   /** The host may send more. */
   credit?(): void;
   ended(message: Fields): void;

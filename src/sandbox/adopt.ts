@@ -5,6 +5,7 @@ import type { Instance } from "../contracts/backend.ts";
 import { asAgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
+import { executionsOf } from "./executions/executions.ts";
 import type { Phase } from "./lifecycle.ts";
 import { stopRun } from "./power.ts";
 import { instanceFields, launchRequest, ownPlace, publish, releaseRun, stuckMessage } from "./run.ts";
@@ -27,6 +28,7 @@ export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fa
     changes: () => sandbox.run.settle(),
   });
   publish(context, sandbox, live);
+  await executionsOf(context, sandbox).adopt();
   return "adopted";
 }
 

@@ -8,6 +8,7 @@ import { Context } from "./context.ts";
 import { create } from "./create.ts";
 import type { CoreDependencies } from "./dependencies.ts";
 import { tellingEnd } from "./ending.ts";
+import { executionOperations } from "./executions/executions.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import { watchOvershoot } from "./overshoot.ts";
@@ -15,7 +16,7 @@ import { pause, resume, start, stop } from "./power.ts";
 import { Reaper } from "./reaper.ts";
 import { type ReconcileReport, reconcile } from "./reconcile.ts";
 import { remove } from "./remove.ts";
-import { abortDryRuns, letGo } from "./shutdown.ts";
+import { abortDryRuns, dismissReaders, letGo } from "./shutdown.ts";
 import type { Sandbox } from "./sandbox.ts";
 import { update } from "./update.ts";
 
@@ -42,6 +43,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
     context.closing = true;
     unwatch();
     abortDryRuns(context);
+    dismissReaders(context);
   };
   return {
     operations: operationsOf(context),
@@ -90,6 +92,7 @@ function operationsOf(context: Context): Operations {
     baseline: (caller, id, paths) => onGuest(caller, id, (sandbox) => takeBaseline(context, sandbox, paths)),
     changes: (caller, id, paths) => onGuest(caller, id, (sandbox) => changesSinceBaseline(context, sandbox, paths)),
     dryRun: async (caller, id, request) => await dryRun(context, find(caller, id), request),
+    ...executionOperations(context),
     quota: (caller) => context.catalogue.quota(caller.token),
   };
 }

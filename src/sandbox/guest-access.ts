@@ -41,6 +41,13 @@ export function commandTimeoutMs(record: SandboxRecord, askedSeconds: number | u
   return Math.ceil(Math.min(wanted, most) * 1000);
 }
 
+/** Wall time of an execution: no limit unless the call or the plan sets one; 0 = none. */
+export function executionTimeoutMs(record: SandboxRecord, askedSeconds: number | undefined): number {
+  if ((askedSeconds ?? 0) !== 0) return commandTimeoutMs(record, askedSeconds);
+  const most = specNumber(record, "max_timeout_seconds");
+  return most === null ? 0 : Math.ceil(most * 1000);
+}
+
 function checkText(text: string, what: string): number {
   if (text.includes("\0")) throw new AgentError("BAD_REQUEST", `${what} has a NUL character`);
   return Buffer.byteLength(text) + 1;

@@ -3,6 +3,7 @@
 import type { FingerprintMode } from "../contracts/change-set.ts";
 import type { EntryKind, ExecResult, FileContent } from "../contracts/channel.ts";
 import type { JsonObject } from "../contracts/json.ts";
+import type { ExecutionOperations } from "./executions/operations.ts";
 
 /** Who is asking, as decided by the transport. `tenant` null = not bound to a tenant. */
 export interface Caller {
@@ -105,7 +106,7 @@ export interface DryRunReply {
 }
 
 /** Every method rejects with `AgentError`. Unknown and foreign ids are `SANDBOX_NOT_FOUND` alike. */
-export interface Operations {
+export interface Operations extends ExecutionOperations {
   create(caller: Caller, request: CreateSandboxRequest): Promise<VmRecord>;
   list(caller: Caller, filter: ListFilter): readonly VmRecord[];
   get(caller: Caller, id: string): VmRecord;

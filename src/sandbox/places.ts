@@ -53,6 +53,11 @@ export class Places {
     return join(this.instanceDir(id), "files");
   }
 
+  /** Where the executions of a sandbox are kept; goes with its instance directory. */
+  executionsDir(id: string): string {
+    return join(this.instanceDir(id), "exec");
+  }
+
   instanceResource(name: string): Resource {
     return { kind: "instance-directory", name, data: {} };
   }

@@ -62,6 +62,8 @@ async function removeNow(
   await crashPoint("remove.journalled");
   await endInstance(context, sandbox, limits.discardBudgetMs);
   await crashPoint("remove.ended");
+  // Nothing may write below the directory that goes now.
+  await sandbox.executions?.close(new AgentError("SANDBOX_GONE", "the sandbox was removed"));
   const run = await releaseRun(sandbox);
   const life = run.stuck === null ? await sandbox.life.releaseAll() : { changes: [], stuck: run.stuck };
   await crashPoint("remove.released");

@@ -4,6 +4,7 @@ import type { Instance } from "../contracts/backend.ts";
 import type { Volume } from "../contracts/storage.ts";
 import type { AgentError } from "../errors/agent-error.ts";
 import { Actor } from "./actor.ts";
+import type { ExecutionTable } from "./executions/table.ts";
 import type { Ledger } from "./ledger.ts";
 import type { ExitStatus, SandboxRecord } from "./record.ts";
 
@@ -31,6 +32,8 @@ export class Sandbox {
   dryRun: SideOperation | null = null;
   /** Journals of operations whose discard got stuck; the removal releases them first. */
   leftovers: Ledger[] = [];
+  /** Null until somebody asks for executions. */
+  executions: ExecutionTable | null = null;
   runningCommands = 0;
   runningListings = 0;
   storageBytes = 0;

@@ -10,6 +10,11 @@ export function abortDryRuns(context: Context): void {
   for (const { dryRun } of context.catalogue.all()) dryRun?.abort(new AgentError("SHUTTING_DOWN"));
 }
 
+/** Every reader of an execution is told to come back; the executions go on. */
+export function dismissReaders(context: Context): void {
+  for (const { executions } of context.catalogue.all()) executions?.dismiss(new AgentError("SHUTTING_DOWN"));
+}
+
 /**
  * Waits for the commands in every mailbox and the end of dry-runs, then detaches. `context.closing` is set. What is not done
  * within `budgetMs` is left to the journal: the next start finds and finishes it.
@@ -32,8 +37,10 @@ async function settle(sandbox: Sandbox): Promise<void> {
 async function detach(context: Context, sandbox: Sandbox, timeoutMs: number): Promise<void> {
   const { live } = sandbox;
   sandbox.live = null;
-  if (live === null) return;
   try {
+    const closed = sandbox.executions?.close(new AgentError("SHUTTING_DOWN")) ?? Promise.resolve();
+    await withDeadline(closed, timeoutMs, "storing the output of executions");
+    if (live === null) return;
     await withDeadline(live.instance.detach(), timeoutMs, "letting go of an instance");
   } catch (error) {
     context.dependencies.log.warn({ sandbox: sandbox.id, error: asAgentError(error).message }, "detach failed");

@@ -1,0 +1,158 @@
+// Executions over protocol version 2. Each call is a stream of its own; an attach is one that lasts, and whose credit is
+// granted as the host takes the output.
+import { limits } from "../config/limits.ts";
+import type {
+  ExecutionSink,
+  ExecutionStart,
+  GuestExecution,
+  GuestExecutions,
+  OutputOffsets,
+  StdinReply,
+  TerminalSize,
+} from "../contracts/executions.ts";
+import { asAgentError } from "../errors/agent-error.ts";
+import type { GuestConnection } from "./connection.ts";
+import { executionState } from "./execution-state.ts";
+import { guestUnreachable } from "./faults.ts";
+import { flag, integer } from "./fields.ts";
+import { Channel, wide, type Message } from "./frame.ts";
+import type { Fields } from "./msgpack.ts";
+import type { StreamHandler } from "./stream.ts";
+import { ProtocolViolation } from "./violation.ts";
+
+type OnConnection = <T>(operation: (connection: GuestConnection) => Promise<T>) => Promise<T>;
+
+export class ConnectedExecutions implements GuestExecutions {
+  readonly #on: OnConnection;
+
+  /** `on` runs an operation on a connection that is alive. */
+  constructor(on: OnConnection) {
+    this.#on = on;
+  }
+
+  start(request: ExecutionStart): Promise<{ readonly execution: GuestExecution; readonly existing: boolean }> {
+    return this.#call("execution-start", startArguments(request), (reply) => {
+      const execution = executionState(reply.execution);
+      if (execution.id !== request.id) throw new ProtocolViolation("another execution than was started");
+      return { execution, existing: reply.existing === true };
+    });
+  }
+
+  attach(id: string, from: OutputOffsets, sink: ExecutionSink, signal: AbortSignal): Promise<GuestExecution> {
+    return this.#on((connection) => attach(connection, id, from, sink, signal));
+  }
+
+  acknowledge(id: string, offsets: OutputOffsets): Promise<void> {
+    return this.#call("execution-ack", { id, ...wideOffsets(offsets) }, nothing);
+  }
+
+  setBlock(id: string, block: boolean): Promise<void> {
+    return this.#call("execution-mode", { id, block }, nothing);
+  }
+
+  /** Without a deadline: the guest answers when the process has read enough. */
+  writeStdin(id: string, offset: number, data: Uint8Array, eof: boolean): Promise<StdinReply> {
+    const args = { id, offset: wide(offset), d: data, eof };
+    const read = (reply: Fields): StdinReply => ({
+      accepted: integer(reply, "accepted"),
+      closed: flag(reply, "closed"),
+      gap: flag(reply, "gap"),
+    });
+    return this.#call("execution-stdin", args, read, 0);
+  }
+
+  signal(id: string, signal: number): Promise<void> {
+    return this.#call("execution-signal", { id, signal }, nothing);
+  }
+
+  resize(id: string, { cols, rows }: TerminalSize): Promise<void> {
+    return this.#call("execution-resize", { id, cols, rows }, nothing);
+  }
+
+  list(): Promise<readonly GuestExecution[]> {
+    return this.#call("execution-list", {}, ({ executions }) => {
+      if (!Array.isArray(executions)) throw new ProtocolViolation("executions is missing");
+      return executions.map(executionState);
+    });
+  }
+
+  forget(id: string): Promise<void> {
+    return this.#call("execution-forget", { id }, nothing);
+  }
+
+  /** What `read` refuses is a breach of protocol like any other. `timeoutMs` 0 = no limit. */
+  #call<T>(
+    op: string,
+    args: Message,
+    read: (reply: Fields) => T,
+    timeoutMs: number = limits.guestCallTimeoutMs,
+  ): Promise<T> {
+    return this.#on(
+      (connection) =>
+        new Promise((resolve, failed) => {
+          connection.open(op, args, { ended: (reply) => resolve(read(reply)), failed }, timeoutMs);
+        }),
+    );
+  }
+}
+
+const nothing = (): void => undefined;
+
+function wideOffsets({ stdout, stderr }: OutputOffsets): Message {
+  return { stdout: wide(stdout), stderr: wide(stderr) };
+}
+
+function startArguments(request: ExecutionStart): Message {
+  return {
+    id: request.id,
+    ...(request.command !== undefined && { command: request.command }),
+    ...(request.argv !== undefined && { argv: request.argv }),
+    ...(request.cwd !== undefined && { cwd: request.cwd }),
+    ...(request.tty !== undefined && { tty: { cols: request.tty.cols, rows: request.tty.rows } }),
+    env: request.env,
+    stdin: request.stdin,
+    timeout_ms: wide(request.timeoutMs),
+    ring_max: request.ringMaxBytes,
+    block: request.block,
+  };
+}
+
+function attach(
+  connection: GuestConnection,
+  id: string,
+  from: OutputOffsets,
+  sink: ExecutionSink,
+  signal: AbortSignal,
+): Promise<GuestExecution> {
+  const { promise, resolve, reject } = Promise.withResolvers<GuestExecution>();
+  if (signal.aborted) return Promise.reject(guestUnreachable("the attach was given up"));
+  const ends = { stdout: from.stdout, stderr: from.stderr };
+  const handler: StreamHandler = {
+    event: (message) => {
+      if (message.event === "exited") sink.exited(exitedState(message.execution, id));
+    },
+    data: (number, content, message) => {
+      if (number === Channel.input) throw new ProtocolViolation("input cannot come from the guest");
+      const channel = number === Channel.output ? "stdout" : "stderr";
+      const offset = integer(message, "o");
+      if (offset < ends[channel]) throw new ProtocolViolation("an offset that goes backwards");
+      ends[channel] = offset + content.length;
+      sink.output(channel, offset, content).then(
+        () => stream.grant(content.length),
+        (error: unknown) => connection.abandon(stream, asAgentError(error)),
+      );
+    },
+    ended: (message) => resolve(exitedState(message.execution, id)),
+    failed: reject,
+  };
+  const stream = connection.open("execution-attach", { id, ...wideOffsets(from) }, handler, 0);
+  const leave = (): void => connection.abandon(stream, guestUnreachable("the attach was given up"));
+  signal.addEventListener("abort", leave, { once: true });
+  return promise.finally(() => signal.removeEventListener("abort", leave));
+}
+
+function exitedState(value: unknown, id: string): GuestExecution {
+  const state = executionState(value);
+  if (state.id !== id || state.exitedAtUnixMs === null) throw new ProtocolViolation("an end of something else");
+  return state;
+}

@@ -1,0 +1,264 @@
+// One output of an execution: its newest bytes in memory until they are on disk and read, the ring file below, and the
+// pump between the two. What is not on disk has not been granted back to the guest, so memory is bounded by the credit.
+import { limits } from "../../config/limits.ts";
+import type { OutputWindow } from "../../contracts/executions.ts";
+import { AgentError } from "../../errors/agent-error.ts";
+import type { RingFile } from "./ring-file.ts";
+
+/** Smaller pieces are copied together, so that neither many of them nor one of a large buffer cost much. */
+const SMALL_PIECE_BYTES = 4 * 1024;
+const GATHERED_BYTES = 16 * 1024;
+/** A process that may be held up runs ahead by this share of the ring; the rest is kept for a reader that comes back. */
+const AHEAD_SHARE = 4;
+
+interface Segment {
+  readonly offset: number;
+  /** A view of the bytes. */
+  data: Uint8Array;
+  /** What follows the view in a buffer of our own; 0 for a buffer of somebody else. */
+  spareBytes: number;
+}
+
+interface Waiter {
+  readonly end: number;
+  readonly stored: () => void;
+}
+
+export interface OutputHooks {
+  /** Bytes arrived. */
+  readonly arrived: () => void;
+  /** Bytes up to `keptEnd` survive the agent now. */
+  readonly kept: () => void;
+  /** Whether somebody reads who has not come to the end, so that the newest bytes are better kept in memory. */
+  readonly lagging: () => boolean;
+  /** Called once for each series of failures; the write is tried again until it succeeds. */
+  readonly failing: (error: unknown) => void;
+}
+
+export class Output {
+  readonly #file: RingFile;
+  readonly #hooks: OutputHooks;
+  /** Bytes in order of offset; the first of them may be on disk already. */
+  readonly #segments: Segment[] = [];
+  readonly #waiters: Waiter[] = [];
+  #end: number;
+  #pumping: Promise<void> | null = null;
+  #closed = false;
+  #retry: { readonly timer: Timer; readonly wake: () => void } | null = null;
+  /** The byte that the reader who holds the process up has come to; null: nobody does. */
+  #pace: number | null = null;
+
+  constructor(file: RingFile, hooks: OutputHooks) {
+    this.#file = file;
+    this.#hooks = hooks;
+    this.#end = file.window.end;
+  }
+
+  /** What can be read. */
+  get window(): OutputWindow {
+    return { base: Math.min(this.#file.window.base, this.#end), end: this.#end };
+  }
+
+  /** One past the last byte that survives the agent. */
+  get keptEnd(): number {
+    return this.#file.promisedEnd;
+  }
+
+  /** The pace at which nothing more is written: what an earlier agent's reader had come to is not known. */
+  get paceAfterRestart(): number {
+    return Math.max(0, this.#end - this.#file.keptMaxBytes / AHEAD_SHARE);
+  }
+
+  /** True when bytes wait for the reader that sets the pace. */
+  get heldUp(): boolean {
+    return this.#pumping === null && this.#end > this.#file.window.end && !this.#closed;
+  }
+
+  /** Takes bytes; what lies below the end is dropped. Resolves when they are on disk. */
+  append(offset: number, data: Uint8Array): Promise<void> {
+    const fresh = offset < this.#end ? data.subarray(Math.min(this.#end - offset, data.length)) : data;
+    if (fresh.length === 0 || this.#closed) return Promise.resolve();
+    this.#push(Math.max(offset, this.#end), fresh);
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#waiters.push({ end: this.#end, stored: resolve });
+    this.#pump();
+    this.#hooks.arrived();
+    return promise;
+  }
+
+  /** Sets how far the process may run ahead of: an offset, or null for as far as it likes. */
+  setPace(offset: number | null): void {
+    this.#pace = offset;
+    this.#pump();
+  }
+
+  /**
+   * The bytes from `offset`, or from the first byte after it that is kept; at most `maxBytes`. Null when there are none
+   * yet. The bytes must not be written to.
+   */
+  async read(offset: number, maxBytes: number): Promise<{ readonly offset: number; readonly data: Uint8Array } | null> {
+    for (;;) {
+      const from = Math.max(offset, this.window.base);
+      if (from >= this.#end) return null;
+      const segment = this.#segments.find((one) => one.offset + one.data.length > from);
+      if (segment !== undefined && segment.offset <= from) {
+        return { offset: from, data: segment.data.subarray(from - segment.offset, from - segment.offset + maxBytes) };
+      }
+      const stored = this.#file.window.end;
+      if (segment !== undefined && from >= stored) offset = segment.offset;
+      else {
+        const data = await this.#file.read(from, Math.min(maxBytes, limits.executionReadBytes));
+        if (data.length > 0) return { offset: from, data };
+        if (from >= this.window.base) throw new AgentError("INTERNAL", "an output on disk was cut short");
+      }
+    }
+  }
+
+  /** Everybody who reads has read everything: what is on disk need not be in memory. */
+  allRead(): void {
+    this.#drop(0);
+  }
+
+  /** True when nothing is being written. */
+  get idle(): boolean {
+    return this.#pumping === null;
+  }
+
+  /** Resolves when everything that may be written is on disk and survives the agent. */
+  async settled(): Promise<void> {
+    while (this.#pumping !== null) await this.#pumping;
+  }
+
+  /** Takes nothing more. Resolves when nothing is being written; the file stays. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#retry?.wake();
+    await this.#pumping;
+    for (const { stored } of this.#waiters.splice(0)) stored();
+    await this.#file.close();
+  }
+
+  /** Gives back the descriptor; reading opens the file again. */
+  async rest(): Promise<void> {
+    if (this.#pumping === null) await this.#file.close();
+  }
+
+  /** Removes the file. Its room is given back in this call when the output is `idle`. */
+  async remove(): Promise<void> {
+    if (!this.idle) await this.close();
+    this.#closed = true;
+    this.#segments.length = 0;
+    await this.#file.remove();
+  }
+
+  #push(offset: number, data: Uint8Array): void {
+    const last = this.#segments.at(-1);
+    if (last !== undefined && last.spareBytes >= data.length && last.offset + last.data.length === offset) {
+      const whole = new Uint8Array(last.data.buffer, last.data.byteOffset, last.data.length + data.length);
+      whole.set(data, last.data.length);
+      last.data = whole;
+      last.spareBytes -= data.length;
+    } else if (data.length < SMALL_PIECE_BYTES) {
+      const buffer = new Uint8Array(last === undefined ? SMALL_PIECE_BYTES : GATHERED_BYTES);
+      buffer.set(data);
+      this.#segments.push({
+        offset,
+        data: buffer.subarray(0, data.length),
+        spareBytes: buffer.length - data.length,
+      });
+    } else {
+      this.#segments.push({ offset, data, spareBytes: 0 });
+    }
+    this.#end = offset + data.length;
+  }
+
+  #pump(): void {
+    if (this.#pumping !== null || this.#closed) return;
+    if (this.#batch() === null) return;
+    this.#pumping = this.#write().finally(() => {
+      this.#pumping = null;
+      // What came between the last look and now.
+      this.#pump();
+    });
+  }
+
+  async #write(): Promise<void> {
+    for (let batch = this.#batch(); batch !== null && !this.#closed; batch = this.#batch()) {
+      const { offset, pieces } = batch;
+      await this.#persistently(async () => {
+        await this.#file.write(offset, pieces);
+        if (this.#file.mustKeep) await this.#keep();
+      });
+      this.#stored();
+    }
+    if (!this.#closed) await this.#persistently(() => this.#keep());
+  }
+
+  async #keep(): Promise<void> {
+    await this.#file.keep();
+    this.#hooks.kept();
+  }
+
+  /** Tries again until it succeeds: a disk that is full now holds the process up and loses nothing. */
+  async #persistently(attempt: () => Promise<void>): Promise<void> {
+    for (let failed = false; !this.#closed; failed = true) {
+      try {
+        return await attempt();
+      } catch (error) {
+        if (!failed) this.#hooks.failing(error);
+        await this.#pause();
+      }
+    }
+  }
+
+  async #pause(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#retry = { timer: setTimeout(resolve, limits.executionRetryMs), wake: resolve };
+    await promise;
+    clearTimeout(this.#retry.timer);
+    this.#retry = null;
+  }
+
+  /** The next bytes for the disk, as far as the pace allows, all without a gap; null when there are none. */
+  #batch(): { readonly offset: number; readonly pieces: readonly Uint8Array[] } | null {
+    const stored = this.#file.window.end;
+    const first = this.#segments.findIndex((segment) => segment.offset + segment.data.length > stored);
+    const segment = this.#segments[first];
+    if (segment === undefined) return null;
+    const offset = Math.max(segment.offset, stored);
+    const room = Math.min(this.#file.batchMaxBytes, this.#ahead() - offset);
+    const pieces: Uint8Array[] = [];
+    let at = offset;
+    for (let n = first; n < this.#segments.length && at < offset + room; n++) {
+      const next = this.#segments[n] as Segment;
+      if (next.offset > at) break;
+      pieces.push(next.data.subarray(at - next.offset, offset + room - next.offset));
+      at = Math.min(next.offset + next.data.length, offset + room);
+    }
+    return pieces.length === 0 ? null : { offset, pieces };
+  }
+
+  /** Offset up to which bytes may be written: the reader that sets the pace must find what it has not confirmed. */
+  #ahead(): number {
+    if (this.#pace === null) return Number.POSITIVE_INFINITY;
+    this.#file.makeRoom(this.#file.batchMaxBytes);
+    return this.#pace + this.#file.keptMaxBytes / AHEAD_SHARE;
+  }
+
+  #stored(): void {
+    const stored = this.#file.window.end;
+    while ((this.#waiters[0]?.end ?? Number.POSITIVE_INFINITY) <= stored) this.#waiters.shift()?.stored();
+    this.#drop(this.#hooks.lagging() ? limits.executionTailBytes : 0);
+  }
+
+  /** Forgets what is on disk, but for the newest `sparedBytes` of it. */
+  #drop(sparedBytes: number): void {
+    const below = this.#file.window.end - sparedBytes;
+    let count = 0;
+    for (const { offset, data } of this.#segments) {
+      if (offset + data.length > below) break;
+      count += 1;
+    }
+    this.#segments.splice(0, count);
+  }
+}

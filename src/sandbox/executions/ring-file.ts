@@ -1,0 +1,264 @@
+// One output of an execution on the host's disk: a ring of its newest bytes at absolute offsets, behind a small header
+// that says which bytes are whole. An agent that is killed at any moment finds every byte that the header speaks of.
+//
+// The file holds more than it promises: a ninth of it is spare, and nothing beyond that is ever written ahead of the
+// header. So neither a write in progress nor one that was cut can touch a byte that is still promised.
+import { constants } from "node:fs";
+import { type FileHandle, open, rm } from "node:fs/promises";
+import { limits } from "../../config/limits.ts";
+import type { OutputWindow } from "../../contracts/executions.ts";
+import type { RingBudget } from "./ring-budget.ts";
+
+const MAGIC = 0x46_58_52_31;
+const HEADER_BYTES = 64;
+const SPARE_SHARE = 9;
+/** The least ring, which doubles until its promise is `executionRingMaxBytes`. */
+export const RING_MIN_BYTES = 144 * 1024;
+const RING_MAX_BYTES = limits.executionRingMaxBytes + limits.executionRingMaxBytes / (SPARE_SHARE - 1);
+
+const OPEN_FLAGS = constants.O_RDWR | constants.O_NOFOLLOW;
+
+export class RingFile {
+  readonly #path: string;
+  readonly #budget: RingBudget;
+  #opened: Promise<FileHandle> | null = null;
+  #exists: boolean;
+  /** Bytes of the ring; 0 before anything was written. */
+  #sizeBytes: number;
+  /** Offset of the byte at the beginning of the ring. */
+  #origin: number;
+  #base: number;
+  #end: number;
+  /** What the header on disk says. */
+  #promisedEnd: number;
+  #growing = true;
+
+  private constructor(path: string, budget: RingBudget, found: Header | null) {
+    this.#path = path;
+    this.#budget = budget;
+    this.#exists = found !== null;
+    this.#sizeBytes = found?.sizeBytes ?? 0;
+    this.#origin = found?.origin ?? 0;
+    this.#base = found?.base ?? 0;
+    this.#end = this.#promisedEnd = found?.end ?? 0;
+    budget.takeAlways(this.#sizeBytes);
+  }
+
+  /** A ring of an output that has just begun; its file is made with the first byte. */
+  static create(path: string, budget: RingBudget): RingFile {
+    return new RingFile(path, budget, null);
+  }
+
+  /** The ring that an earlier agent process left, or an empty one where there is none or it makes no sense. */
+  static async find(path: string, budget: RingBudget): Promise<RingFile> {
+    return new RingFile(path, budget, await readHeader(path));
+  }
+
+  /** The bytes that can be read. */
+  get window(): OutputWindow {
+    return { base: this.#base, end: this.#end };
+  }
+
+  /** One past the last byte that survives the agent. */
+  get promisedEnd(): number {
+    return this.#promisedEnd;
+  }
+
+  /** How many of its newest bytes the ring keeps: as it is, once it has ceased to grow. */
+  get keptMaxBytes(): number {
+    return this.#growing ? limits.executionRingMaxBytes : promise(this.#sizeBytes);
+  }
+
+  /** How much may be written at once. */
+  get batchMaxBytes(): number {
+    return spare(Math.max(this.#sizeBytes, RING_MIN_BYTES)) / 2;
+  }
+
+  /** True when so much was written since the last `keep` that no more may be. */
+  get mustKeep(): boolean {
+    return this.#end - this.#promisedEnd >= this.batchMaxBytes;
+  }
+
+  /**
+   * Writes the bytes at `offset`, which is the end of the ring, or beyond it where bytes were lost. At most
+   * `batchMaxBytes`, and not while `mustKeep`. Rejects with what the file system says; then nothing has changed.
+   */
+  async write(offset: number, pieces: readonly Uint8Array[]): Promise<void> {
+    const bytes = pieces.reduce((sum, piece) => sum + piece.length, 0);
+    const file = await this.#open();
+    if (offset !== this.#end) await this.#restart(file, offset);
+    this.makeRoom(bytes);
+    let at = offset;
+    for (const run of this.#runs(offset, pieces)) {
+      await writeAll(file, run, HEADER_BYTES + this.#position(at));
+      at += run.reduce((sum, piece) => sum + piece.length, 0);
+    }
+    this.#end = offset + bytes;
+    this.#base = Math.max(this.#base, this.#end - promise(this.#sizeBytes));
+  }
+
+  /** Makes what was written survive the agent. */
+  async keep(): Promise<void> {
+    if (this.#promisedEnd === this.#end) return;
+    const end = this.#end;
+    await this.#writeHeader(await this.#open(), end);
+    this.#promisedEnd = end;
+  }
+
+  /** Reads from `offset`, which lies in the window, at most `maxBytes`; empty when the bytes have gone meanwhile. */
+  async read(offset: number, maxBytes: number): Promise<Uint8Array> {
+    const file = await this.#open();
+    const position = this.#position(offset);
+    const bytes = Math.min(maxBytes, this.#end - offset, this.#sizeBytes - position);
+    const buffer = new Uint8Array(bytes);
+    const { bytesRead } = await file.read(buffer, 0, bytes, HEADER_BYTES + position);
+    return offset < this.#base ? new Uint8Array(0) : buffer.subarray(0, bytesRead);
+  }
+
+  /** Gives the descriptor back; the next call opens the file again. */
+  async close(): Promise<void> {
+    const opened = this.#opened;
+    this.#opened = null;
+    const file = await opened?.catch(() => null);
+    await file?.close();
+  }
+
+  /** Removes the file and gives its room back. Nothing may be called afterwards. */
+  async remove(): Promise<void> {
+    this.#budget.give(this.#sizeBytes);
+    this.#sizeBytes = 0;
+    await this.close();
+    if (this.#exists) await rm(this.#path, { force: true });
+  }
+
+  #open(): Promise<FileHandle> {
+    if (this.#opened === null) {
+      const flags = this.#exists ? OPEN_FLAGS : OPEN_FLAGS | constants.O_CREAT | constants.O_TRUNC;
+      const opened = open(this.#path, flags, 0o600);
+      this.#opened = opened;
+      opened.then(
+        () => {
+          this.#exists = true;
+        },
+        () => {
+          if (this.#opened === opened) this.#opened = null;
+        },
+      );
+    }
+    return this.#opened;
+  }
+
+  /** Begins anew at an offset beyond the end: what lies before it cannot be read together with what follows. */
+  async #restart(file: FileHandle, offset: number): Promise<void> {
+    const { sizeBytes } = this.#header(offset);
+    await writeAll(file, [encodeHeader({ sizeBytes, origin: offset, base: offset, end: offset })], 0);
+    this.#origin = this.#base = this.#end = this.#promisedEnd = offset;
+  }
+
+  /**
+   * Doubles the ring while it would lose bytes to the next `bytes` otherwise. A ring that could not grow once stays as
+   * it is.
+   */
+  makeRoom(bytes: number): void {
+    if (this.#sizeBytes === 0) {
+      this.#budget.takeAlways(RING_MIN_BYTES);
+      this.#sizeBytes = RING_MIN_BYTES;
+    }
+    const used = this.#end - this.#origin;
+    if (used > this.#sizeBytes) this.#growing = false;
+    while (this.#growing && used + bytes > promise(this.#sizeBytes)) {
+      this.#growing = this.#sizeBytes < RING_MAX_BYTES && this.#budget.take(this.#sizeBytes);
+      if (this.#growing) this.#sizeBytes *= 2;
+    }
+  }
+
+  #position(offset: number): number {
+    return (offset - this.#origin) % this.#sizeBytes;
+  }
+
+  /** The pieces, split where the ring begins again. */
+  #runs(offset: number, pieces: readonly Uint8Array[]): Uint8Array[][] {
+    let room = this.#sizeBytes - this.#position(offset);
+    const before: Uint8Array[] = [];
+    const after: Uint8Array[] = [];
+    for (const piece of pieces) {
+      if (room > 0) before.push(piece.subarray(0, room));
+      if (piece.length > room) after.push(piece.subarray(room));
+      room = Math.max(0, room - piece.length);
+    }
+    return after.length === 0 ? [before] : [before, after];
+  }
+
+  #header(end: number): Header {
+    return { sizeBytes: this.#sizeBytes, origin: this.#origin, base: this.#base, end };
+  }
+
+  async #writeHeader(file: FileHandle, end: number): Promise<void> {
+    await writeAll(file, [encodeHeader(this.#header(end))], 0);
+  }
+}
+
+interface Header {
+  readonly sizeBytes: number;
+  readonly origin: number;
+  readonly base: number;
+  readonly end: number;
+}
+
+function spare(sizeBytes: number): number {
+  return sizeBytes / SPARE_SHARE;
+}
+
+function promise(sizeBytes: number): number {
+  return sizeBytes - spare(sizeBytes);
+}
+
+function encodeHeader({ sizeBytes, origin, base, end }: Header): Uint8Array {
+  const header = Buffer.alloc(HEADER_BYTES);
+  header.writeUInt32BE(MAGIC, 0);
+  [sizeBytes, origin, base, end].forEach((value, n) => header.writeBigUInt64BE(BigInt(value), 8 + 8 * n));
+  return header;
+}
+
+function decodeHeader(header: Buffer): Header | null {
+  if (header.length < HEADER_BYTES || header.readUInt32BE(0) !== MAGIC) return null;
+  const [sizeBytes, origin, base, end] = [0, 1, 2, 3].map((n) => Number(header.readBigUInt64BE(8 + 8 * n))) as [
+    number,
+    number,
+    number,
+    number,
+  ];
+  const ordered = origin <= base && base <= end && end - base <= sizeBytes && Number.isSafeInteger(end);
+  return ordered && sizeBytes <= RING_MAX_BYTES ? { sizeBytes, origin, base, end } : null;
+}
+
+async function readHeader(path: string): Promise<Header | null> {
+  let file: FileHandle;
+  try {
+    file = await open(path, OPEN_FLAGS);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return null;
+    throw error;
+  }
+  try {
+    const header = Buffer.alloc(HEADER_BYTES);
+    const { bytesRead } = await file.read(header, 0, HEADER_BYTES, 0);
+    return decodeHeader(header.subarray(0, bytesRead));
+  } finally {
+    await file.close();
+  }
+}
+
+async function writeAll(file: FileHandle, pieces: readonly Uint8Array[], position: number): Promise<void> {
+  let rest = [...pieces];
+  let at = position;
+  while (rest.length > 0) {
+    let { bytesWritten } = await file.writev(rest, at);
+    at += bytesWritten;
+    rest = rest.flatMap((piece) => {
+      const skip = Math.min(bytesWritten, piece.length);
+      bytesWritten -= skip;
+      return skip === piece.length ? [] : [piece.subarray(skip)];
+    });
+  }
+}

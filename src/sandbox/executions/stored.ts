@@ -1,0 +1,115 @@
+// What is kept of an execution beside its output, as a file of the sandbox's own directory: enough to know it again
+// after the agent, the guest or both were replaced.
+import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { z } from "zod";
+
+const VERSION = 1;
+export const EXECUTION_ID = /^[A-Za-z0-9_-]{1,64}$/;
+
+const unixMs = z.int().nonnegative();
+
+const storedSchema = z.object({
+  version: z.literal(VERSION),
+  id: z.string().regex(EXECUTION_ID),
+  command: z.string().optional(),
+  argv: z.array(z.string()).optional(),
+  tty: z.boolean(),
+  onDisconnect: z.enum(["keep", "kill"]),
+  overflow: z.enum(["ring", "block"]),
+  /** The run of the sandbox that it belongs to. */
+  incarnation: z.int(),
+  startedAtUnixMs: unixMs,
+  end: z
+    .object({
+      atUnixMs: unixMs,
+      exitCode: z.int().nullable(),
+      signal: z.int().nullable(),
+      timedOut: z.boolean(),
+      oomKilled: z.boolean(),
+      outputOpen: z.boolean(),
+      /** Why it is over without an exit that anybody saw. */
+      error: z.string().nullable(),
+    })
+    .nullable(),
+  stdin: z.object({ bytesWritten: z.int().nonnegative(), closed: z.boolean() }),
+});
+
+export type StoredExecution = Readonly<z.infer<typeof storedSchema>>;
+export type ExecutionEnd = Readonly<NonNullable<StoredExecution["end"]>>;
+
+/** A stored execution of this version from its other fields. */
+export function storedExecution(fields: Omit<StoredExecution, "version">): StoredExecution {
+  return { version: VERSION, ...fields };
+}
+
+/** The directory of one sandbox's executions. */
+export class ExecutionFiles {
+  readonly #directory: string;
+  #made: Promise<unknown> | null = null;
+
+  constructor(directory: string) {
+    this.#directory = directory;
+  }
+
+  outputPath(id: string, channel: "stdout" | "stderr"): string {
+    return join(this.#directory, `${id}.${channel}`);
+  }
+
+  /** Writes an execution that is not there yet. */
+  async create(stored: StoredExecution): Promise<void> {
+    this.#made ??= mkdir(this.#directory, { recursive: true, mode: 0o700 });
+    try {
+      await this.#made;
+    } catch (error) {
+      this.#made = null;
+      throw error;
+    }
+    await writeFile(this.#path(stored.id), JSON.stringify(stored), { mode: 0o600 });
+  }
+
+  /** Replaces an execution whole or not at all. */
+  async replace(stored: StoredExecution): Promise<void> {
+    const path = this.#path(stored.id);
+    const beside = `${path}.new`;
+    await writeFile(beside, JSON.stringify(stored), { mode: 0o600 });
+    await rename(beside, path);
+  }
+
+  async remove(id: string): Promise<void> {
+    await rm(this.#path(id), { force: true });
+  }
+
+  /** Everything that is stored. Removes what belongs to nothing: files of a write or a removal that was cut. */
+  async load(): Promise<StoredExecution[]> {
+    const names = await readdir(this.#directory).catch((error: NodeJS.ErrnoException) => {
+      if (error.code === "ENOENT") return [];
+      throw error;
+    });
+    const found = new Map<string, StoredExecution>();
+    for (const name of names) {
+      if (!name.endsWith(".json")) continue;
+      const stored = parse(await readFile(join(this.#directory, name), "utf8"));
+      if (stored !== null && `${stored.id}.json` === name) found.set(stored.id, stored);
+    }
+    for (const name of names) {
+      const [id = "", ...kind] = name.split(".");
+      const known = found.has(id) && ["json", "stdout", "stderr"].includes(kind.join("."));
+      if (!known) await rm(join(this.#directory, name), { force: true });
+    }
+    return [...found.values()];
+  }
+
+  #path(id: string): string {
+    return join(this.#directory, `${id}.json`);
+  }
+}
+
+function parse(text: string): StoredExecution | null {
+  try {
+    return storedSchema.parse(JSON.parse(text));
+  } catch {
+    // Cut while it was first written: the start was never answered.
+    return null;
+  }
+}
