@@ -9,6 +9,7 @@ import { create } from "./create.ts";
 import type { CoreDependencies } from "./dependencies.ts";
 import { tellingEnd } from "./ending.ts";
 import { executionOperations } from "./executions/executions.ts";
+import type { ExecutionOperations } from "./executions/operations.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import { watchOvershoot } from "./overshoot.ts";
@@ -22,6 +23,7 @@ import { update } from "./update.ts";
 
 export interface SandboxCore {
   readonly operations: Operations;
+  readonly executions: ExecutionOperations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;
   /** Begins the periodic work and the watch over workspaces. Once, after reconciling. */
@@ -47,6 +49,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
   };
   return {
     operations: operationsOf(context),
+    executions: executionOperations(context),
     reconcile: () => reconcile(context),
     startKeepers: () => {
       reaper.start();
@@ -92,7 +95,6 @@ function operationsOf(context: Context): Operations {
     baseline: (caller, id, paths) => onGuest(caller, id, (sandbox) => takeBaseline(context, sandbox, paths)),
     changes: (caller, id, paths) => onGuest(caller, id, (sandbox) => changesSinceBaseline(context, sandbox, paths)),
     dryRun: async (caller, id, request) => await dryRun(context, find(caller, id), request),
-    ...executionOperations(context),
     quota: (caller) => context.catalogue.quota(caller.token),
   };
 }

@@ -3,7 +3,6 @@
 import type { FingerprintMode } from "../contracts/change-set.ts";
 import type { EntryKind, ExecResult, FileContent } from "../contracts/channel.ts";
 import type { JsonObject } from "../contracts/json.ts";
-import type { ExecutionOperations } from "./executions/operations.ts";
 
 /** Who is asking, as decided by the transport. `tenant` null = not bound to a tenant. */
 export interface Caller {
@@ -106,7 +105,7 @@ export interface DryRunReply {
 }
 
 /** Every method rejects with `AgentError`. Unknown and foreign ids are `SANDBOX_NOT_FOUND` alike. */
-export interface Operations extends ExecutionOperations {
+export interface Operations {
   create(caller: Caller, request: CreateSandboxRequest): Promise<VmRecord>;
   list(caller: Caller, filter: ListFilter): readonly VmRecord[];
   get(caller: Caller, id: string): VmRecord;
