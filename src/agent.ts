@@ -85,7 +85,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     config,
     version: packageJson.version,
     operations: core.operations,
-    executions: null,
+    executions: core.executions,
     store,
     events,
     telemetry: telemetry.http,
@@ -117,9 +117,10 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
 async function makeDirectories(config: Config): Promise<void> {
   for (const path of [join(config.state_dir, "instances"), join(config.run_dir, "sandboxes")]) {
     await makePassableDir(path).catch((cause: unknown) => {
-      const denied = (cause as NodeJS.ErrnoException).code === "EACCES";
+      const reason = (cause as NodeJS.ErrnoException).code ?? String(cause);
+      const denied = reason === "EACCES";
       const remedy = denied ? ": set state_dir and run_dir to directories of this user; fluxctl init chooses them" : "";
-      throw new AgentError("CONFIG_INVALID", `cannot make the directory ${path}${remedy}`, { cause });
+      throw new AgentError("CONFIG_INVALID", `cannot make the directory ${path} (${reason})${remedy}`, { cause });
     });
   }
 }

@@ -42,8 +42,7 @@ export interface HttpDependencies {
   /** Version of the agent, for the OpenAPI document. */
   readonly version: string;
   readonly operations: Operations;
-  /** Null: this agent has no executions, and no routes for them. */
-  readonly executions: ExecutionOperations | null;
+  readonly executions: ExecutionOperations;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;
   readonly telemetry: HttpTelemetry;

@@ -20,7 +20,7 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...commandRoutes(dependencies),
     ...fileRoutes(dependencies),
     ...changeSetRoutes(dependencies),
-    ...(dependencies.executions === null ? [] : executionRoutes(dependencies.executions, dependencies.telemetry.log, streams)),
+    ...executionRoutes(dependencies.executions, dependencies.telemetry.log, streams),
     ...eventRoutes(dependencies, streams),
     ...hostRoutes(dependencies),
   ];
