@@ -1,7 +1,7 @@
 // Hosts and workspaces without room: what cannot be kept is refused with the right status, what runs goes on, deletes
 // always work, and a sandbox whose storage cannot enforce its bound is stopped when it goes over.
 import { afterEach, describe, expect, test } from "bun:test";
-import { mkdir, truncate, writeFile } from "node:fs/promises";
+import { mkdir, rm, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { TestAgent } from "../harness/agent.ts";
 import { traceHost } from "../harness/host.ts";
@@ -102,6 +102,27 @@ describe.skipIf(!isRoot)("a host without room", () => {
     expect(statuses.at(-1)).toBe(201);
     await sandbox.delete();
   }, 60_000);
+});
+
+describe.skipIf(!isRoot)("a host that gives no directory", () => {
+  test.each([
+    [
+      "a read-only file system",
+      "EROFS",
+      (path: string) => mkdir(path).then(() => run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", path)),
+    ],
+    ["a file in the way", "ENOTDIR", (path: string) => writeFile(path, "")],
+  ] as const)("%s: the start is refused with path and reason", async (_what, reason, prepare) => {
+    agent = await TestAgent.prepare();
+    await prepare(agent.stateDir);
+    try {
+      expect(await agent.spawn().exited).toBe(1);
+      expect(await agent.log()).toContain(`cannot make the directory ${agent.stateDir}/instances (${reason})`);
+    } finally {
+      Bun.spawnSync(["umount", agent.stateDir], { stderr: "ignore" });
+      await rm(agent.stateDir, { recursive: true, force: true });
+    }
+  });
 });
 
 describe.skipIf(!isRoot)("an ordinary user's agent, whose workspaces have no hard cap", () => {
