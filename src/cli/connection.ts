@@ -1,16 +1,9 @@
 // Where the agent is and how a command proves who it is. A token comes from the environment, from a file that is named,
 // or, when no address is named either, from this host's own configuration; it is never an argument.
+import type { Connection } from "../../sdk/typescript/transport.ts";
 import { type ListenAddress, parseListen } from "../config/listen.ts";
 import type { Config } from "../config/schema.ts";
 import { type Invocation, UsageError } from "./command.ts";
-
-export interface Connection {
-  /** Base URL without a slash at its end. */
-  readonly url: string;
-  readonly unix: string | null;
-  readonly token: string | null;
-  readonly tls: { readonly ca?: string; readonly cert?: string; readonly key?: string } | null;
-}
 
 const TOKEN_FILE_MAX_BYTES = 4096;
 

@@ -1,7 +1,7 @@
 // How late the event loop is: a timer that should fire every few milliseconds notes its worst lateness. A long
 // synchronous stretch anywhere in the agent shows here, in production as in tests.
 
-const TICK_MS = 5;
+const TICK_MS = 10;
 
 export class LoopDelay {
   #maxMs = 0;

@@ -63,6 +63,11 @@ function exitStatus({ exit_code }: ExecReply): number {
   return Number.isInteger(exit_code) && exit_code >= 0 && exit_code <= 255 ? exit_code : 255;
 }
 
+/** Accepts a path as `changes` prints it (`/work/a`, from the workspace's root); the route takes it from there. */
+function filePath(path: string): string {
+  return path.replace(/^\/+/, "");
+}
+
 const read: Command = {
   path: ["sandbox", "read"],
   summary: "Write a file of a sandbox to stdout, byte for byte.",
@@ -73,7 +78,7 @@ const read: Command = {
     const client = await connect(invocation, terminal);
     const path = await sandboxPath(client, invocation.argument("SANDBOX"));
     const reply = await client.call<{ content_base64: string; mode: number }>("POST", `${path}/fs/read`, {
-      body: { path: invocation.argument("PATH") },
+      body: { path: filePath(invocation.argument("PATH")) },
     });
     await terminal.out(invocation.output === "json" ? json(reply) : Buffer.from(reply.content_base64, "base64"));
     return 0;
@@ -97,7 +102,7 @@ const write: Command = {
     const path = await sandboxPath(client, invocation.argument("SANDBOX"));
     const reply = await client.call("POST", `${path}/fs/write`, {
       body: {
-        path: invocation.argument("PATH"),
+        path: filePath(invocation.argument("PATH")),
         content_base64: Buffer.from(content).toString("base64"),
         mode,
       },
