@@ -1,13 +1,16 @@
 // What outlives what: the agent killed in the middle of a command, supervisor and init killed, two agents on one state,
 // and the agent killed at every step of its journal.
 import { afterEach, describe, expect, test } from "bun:test";
-import { readdir, readFile } from "node:fs/promises";
+import { Database } from "bun:sqlite";
+import { readdir, readFile, rm } from "node:fs/promises";
+import { join } from "node:path";
 import { TestAgent } from "../harness/agent.ts";
 import { traceHost } from "../harness/host.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
 import { CRASH_POINTS } from "../../src/sandbox/crash-points.ts";
 
 const isRoot = process.getuid?.() === 0;
+const ORDINARY_UID = 65_533;
 const agents: TestAgent[] = [];
 afterEach(async () => {
   for (const agent of agents.splice(0)) await agent.dispose();
@@ -86,6 +89,56 @@ describe.skipIf(!isRoot)("survival", () => {
     expect((await sandbox.changes()).added).toEqual(["/x"]);
     await sandbox.delete();
     expect(await sandboxProcesses(agent)).toEqual([]);
+  }, 60_000);
+
+  test("a reboot: run directory, mounts and processes gone; sandboxes are stopped and start again", async () => {
+    const agent = await startAgent();
+    const sandbox = await TestSandbox.create(agent);
+    await sandbox.write("f", "kept");
+    await sandbox.baseline(["/"]);
+    await sandbox.run("echo x > new");
+    await agent.kill9();
+    for (const { pid } of await sandboxProcesses(agent)) process.kill(pid, "SIGKILL");
+    await until("the processes are gone", async () => (await sandboxProcesses(agent)).length === 0);
+    Bun.spawnSync(["umount", join(agent.stateDir, "pool")], { stderr: "ignore" });
+    await rm(agent.runDir, { recursive: true });
+    const database = new Database(join(agent.stateDir, "agent.db"));
+    const { body } = database.query("SELECT body FROM records").get() as { body: string };
+    const earlier = body.replace(/("bootId":")[^"]*/, "$100000000-0000-4000-8000-000000000000");
+    expect(earlier).not.toBe(body);
+    database.query("UPDATE records SET body = ?").run(earlier);
+    database.close();
+
+    await agent.start();
+    expect((await agent.json("GET", sandbox.path)).body).toMatchObject({
+      state: "stopped",
+      error: "the host was restarted",
+    });
+    expect((await agent.json("POST", `${sandbox.path}/start`)).status).toBe(200);
+    expect(await sandbox.read("f")).toBe("kept");
+    expect((await sandbox.changes()).added).toEqual(["/new"]);
+    await sandbox.delete();
+    expect(await sandboxProcesses(agent)).toEqual([]);
+  }, 60_000);
+
+  test("an ordinary user's agent: the main job, and kill -9 in the middle of it", async () => {
+    const agent = await startAgent({ uid: ORDINARY_UID });
+    const sandbox = await TestSandbox.create(agent);
+    await sandbox.write("f", "before");
+    await sandbox.baseline(["/"]);
+    await sandbox.run("echo after > f; echo x > new");
+    const dry = await agent.json("POST", `${sandbox.path}/dry-run`, { command: "rm f", paths: ["/"] });
+    expect(dry.body).toMatchObject({ exit_code: 0, changes: { deleted: ["/f"] } });
+    const cut = sandbox
+      .run("for i in 1 2 3 4 5; do echo $i >> ticks; sleep 0.2; done; echo end >> ticks")
+      .catch(() => null);
+    await until("the command runs", async () => (await sandbox.read("ticks").catch(() => "")) !== "");
+    await agent.kill9();
+    expect(await cut).toBeNull();
+    await agent.start();
+    await until("the command finishes", async () => (await sandbox.read("ticks")).endsWith("end\n"));
+    expect(await sandbox.changes()).toMatchObject({ added: ["/new", "/ticks"], modified: ["/f"], deleted: [] });
+    await sandbox.delete();
   }, 60_000);
 
   test("SIGTERM in the middle of a long dry-run ends the agent soon, and the copy with it", async () => {
