@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { AgentError } from "../errors/agent-error.ts";
 import type { SandboxCore } from "./core.ts";
 import { admin, World } from "./testing/world.ts";
 
@@ -81,6 +82,34 @@ describe("a workspace over its bound", () => {
     });
     expect(clone()).toBeUndefined();
     expect(operations.get(admin, "one").state).toBe("ready");
+  });
+
+  test("a stop that failed is tried again at the next report", async () => {
+    await using world = await World.create();
+    const store = world.state.handle({ dead: false });
+    let refusals = 1;
+    const core = world.core({
+      store: {
+        ...store,
+        commit: async (changes) => {
+          const stops = JSON.stringify(changes).includes("its limit is");
+          if (stops && refusals > 0) {
+            refusals -= 1;
+            throw new AgentError("STATE_UNAVAILABLE");
+          }
+          await store.commit(changes);
+        },
+      },
+    });
+    await core.reconcile();
+    core.startKeepers();
+    await core.operations.create(admin, { backend: "fake", backendRequest: {}, id: "one" });
+    world.host.reportOvershoot("one", 3 * MIB);
+    await until(() => refusals === 0);
+    await Bun.sleep(5);
+    expect(core.operations.get(admin, "one").state).toBe("ready");
+    world.host.reportOvershoot("one", 3 * MIB);
+    await until(() => core.operations.get(admin, "one").state === "stopped");
   });
 
   test("the reason outlives a crash in the middle of the stop", async () => {

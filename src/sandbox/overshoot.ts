@@ -42,11 +42,12 @@ async function stopWriter(context: Context, sandbox: Sandbox, found: Overshoot):
     { sandbox: sandbox.id, bytes: found.bytes, capBytes: found.volume.capBytes },
     "a workspace is over its limit",
   );
-  sandbox.toleratedBytes ??= found.bytes;
-  await stopWith(context, sandbox, reason).catch((error: unknown) => {
-    log.error(
-      { sandbox: sandbox.id, error: asAgentError(error).message },
-      "a workspace over its limit is still written",
-    );
-  });
+  try {
+    await stopWith(context, sandbox, reason);
+    // Only now, so that a stop that failed is tried again at the next report.
+    sandbox.toleratedBytes ??= found.bytes;
+  } catch (error) {
+    const cause = asAgentError(error).message;
+    log.error({ sandbox: sandbox.id, error: cause }, "a workspace over its limit is still written");
+  }
 }
