@@ -1,0 +1,158 @@
+// A command in a sandbox, from the side of who started it: its output as frames, its input by offset. A connection that
+// breaks, or an agent that restarts, is passed over: the stream goes on where it was, the input is sent again from where
+// it was taken.
+import { ApiError, UnreachableError } from "./errors.ts";
+import {
+  BrokenStreamError,
+  type ExecutionState,
+  type ExitedFrame,
+  MSGPACK_STREAM,
+  type OutputFrame,
+  readFrames,
+} from "./frames.ts";
+import type { Transport } from "./transport.ts";
+
+export interface StartRequest {
+  /** Chosen here when it is absent, so that a start can be sent again. */
+  readonly id?: string;
+  /** Exactly one of the two. */
+  readonly command?: string;
+  readonly argv?: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+  readonly cwd?: string;
+  readonly tty?: { readonly cols: number; readonly rows: number };
+  readonly stdin?: boolean;
+  readonly overflow?: "ring" | "block";
+  readonly on_disconnect?: "keep" | "kill";
+  readonly timeout_seconds?: number;
+}
+
+export interface ExecutionOptions {
+  /** How long to try again when the agent cannot be reached; 30 s by default. */
+  readonly resumeMs?: number;
+  /** Ends every call and stream of the execution on this side. */
+  readonly signal?: AbortSignal;
+}
+
+const RESUME_MS = 30_000;
+const PAUSE_MIN_MS = 50;
+const PAUSE_MAX_MS = 2_000;
+/** A stream says every 15 s that it is still there. */
+const SILENCE_MS = 45_000;
+
+export class Execution {
+  readonly #path: string;
+  readonly #offsets = { stdout: 0, stderr: 0 };
+  #stdinOffset = 0;
+  #body: ReadableStream<Uint8Array> | null;
+
+  private constructor(
+    private readonly transport: Transport,
+    sandboxId: string,
+    readonly id: string,
+    private readonly options: ExecutionOptions,
+    body: ReadableStream<Uint8Array>,
+  ) {
+    this.#path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}/executions/${encodeURIComponent(id)}`;
+    this.#body = body;
+  }
+
+  /** Starts a command and attaches to it. Rejects with `ApiError` or `UnreachableError`. */
+  static async start(
+    transport: Transport,
+    sandboxId: string,
+    request: StartRequest,
+    options: ExecutionOptions = {},
+  ): Promise<Execution> {
+    const id = request.id ?? crypto.randomUUID();
+    const path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}/executions`;
+    const { signal } = options;
+    const response = await retried(options, () =>
+      transport.request("POST", path, { json: { ...request, id }, accept: MSGPACK_STREAM, signal }),
+    );
+    return new Execution(transport, sandboxId, id, options, bodyOf(response));
+  }
+
+  /**
+   * The output, then the exit, which is the last frame. To be used once. Throws `ApiError` when the end was not seen,
+   * `UnreachableError` when the agent stayed away.
+   */
+  async *frames(): AsyncGenerator<OutputFrame | ExitedFrame, void, void> {
+    for (;;) {
+      const body = this.#body ?? (await this.#attach());
+      this.#body = null;
+      try {
+        for await (const frame of readFrames(body, SILENCE_MS)) {
+          if (frame.type === "error") throw new ApiError(0, frame.code, frame.message);
+          if (frame.type === "output") {
+            this.#offsets[frame.channel === "stderr" ? "stderr" : "stdout"] = frame.offset + frame.data.length;
+            yield frame;
+          }
+          if (frame.type === "exited") {
+            yield frame;
+            return;
+          }
+        }
+      } catch (error) {
+        if (this.options.signal?.aborted || (error instanceof ApiError && !isPassing(error))) throw error;
+      }
+    }
+  }
+
+  /**
+   * Sends bytes to stdin behind those sent before; resolves when they were taken, which is when the command has room for
+   * them. `eof` closes. One call at a time. Rejects with `ApiError`: `EXECUTION_EXITED`, `STDIN_CLOSED`.
+   */
+  async writeStdin(bytes: Uint8Array, eof = false, signal: AbortSignal | undefined = this.options.signal): Promise<void> {
+    const query = { offset: this.#stdinOffset, eof };
+    await retried(this.options, () => this.transport.json("PUT", `${this.#path}/stdin`, { bytes, query, signal }));
+    this.#stdinOffset += bytes.length;
+  }
+
+  /** Sends a signal by number or name, such as `TERM`, to the process group. */
+  async signal(signal: number | string): Promise<void> {
+    await this.transport.json("POST", `${this.#path}/signal`, { json: { signal }, signal: this.options.signal });
+  }
+
+  async resize(cols: number, rows: number): Promise<void> {
+    await this.transport.json("POST", `${this.#path}/resize`, { json: { cols, rows }, signal: this.options.signal });
+  }
+
+  /** The execution as the agent knows it now. */
+  state(): Promise<ExecutionState> {
+    return this.transport.json("GET", this.#path, { signal: this.options.signal });
+  }
+
+  async #attach(): Promise<ReadableStream<Uint8Array>> {
+    const { stdout, stderr } = this.#offsets;
+    const query = { stdout_offset: stdout, stderr_offset: stderr, role: "starter" };
+    const { signal } = this.options;
+    const response = await retried(this.options, () =>
+      this.transport.request("GET", `${this.#path}/stream`, { query, accept: MSGPACK_STREAM, signal }),
+    );
+    return bodyOf(response);
+  }
+}
+
+function bodyOf(response: Response): ReadableStream<Uint8Array> {
+  if (response.body === null) throw new BrokenStreamError("a stream without a body");
+  return response.body as ReadableStream<Uint8Array>;
+}
+
+/** Whether the same call may work once the agent is back. */
+function isPassing(error: unknown): boolean {
+  return error instanceof UnreachableError || (error instanceof ApiError && error.code === "SHUTTING_DOWN");
+}
+
+/** Tries again, with growing pauses, for as long as the agent is away. Everything that is retried may come twice. */
+async function retried<T>({ resumeMs = RESUME_MS, signal }: ExecutionOptions, call: () => Promise<T>): Promise<T> {
+  const deadlineMs = performance.now() + resumeMs;
+  for (let pauseMs = PAUSE_MIN_MS; ; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
+    try {
+      return await call();
+    } catch (error) {
+      if (!isPassing(error) || signal?.aborted || performance.now() + pauseMs > deadlineMs) throw error;
+      await Bun.sleep(pauseMs);
+    }
+  }
+}

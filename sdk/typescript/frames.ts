@@ -1,0 +1,141 @@
+// Reads the frames of a stream: msgpack maps, each behind its length as four bytes, the highest first.
+import { Unpackr } from "msgpackr";
+
+/** The shape of an execution; more fields may follow. */
+export interface ExecutionState {
+  readonly id: string;
+  readonly sandbox_id: string;
+  readonly command?: string;
+  readonly argv?: readonly string[];
+  readonly tty: boolean;
+  readonly status: "running" | "exited";
+  readonly started_at: string;
+  readonly exited_at: string | null;
+  readonly exit_code: number | null;
+  readonly signal: number | null;
+  readonly timed_out: boolean;
+  readonly output_open: boolean;
+  readonly error: string | null;
+  readonly stdout_len: number;
+  readonly stderr_len: number;
+  readonly stdin: { readonly bytes_written: number; readonly closed: boolean };
+}
+
+export interface OutputFrame {
+  readonly type: "output";
+  readonly channel: "stdout" | "stderr" | "pty";
+  /** Bytes of this channel before `data`. A jump says that the bytes between are lost. */
+  readonly offset: number;
+  readonly data: Uint8Array;
+}
+
+export interface ExitedFrame {
+  readonly type: "exited";
+  /** Exactly one of the two is there. */
+  readonly exit_code?: number;
+  readonly signal?: number;
+  readonly timed_out: boolean;
+  /** Something that the command left behind still holds its output. */
+  readonly output_open: boolean;
+}
+
+export type Frame =
+  | { readonly type: "started"; readonly execution: ExecutionState }
+  | OutputFrame
+  | ExitedFrame
+  | { readonly type: "keep_alive" }
+  | { readonly type: "error"; readonly code: string; readonly message: string };
+
+export const MSGPACK_STREAM = "application/vnd.fluxvm.stream+msgpack";
+
+const LENGTH_BYTES = 4;
+const FRAME_MAX_BYTES = 16 * 1024 * 1024;
+const unpacker = new Unpackr({ useRecords: false, int64AsType: "number" });
+
+/** The stream broke where no frame said how it ended. */
+export class BrokenStreamError extends Error {
+  override readonly name = "BrokenStreamError";
+}
+
+/**
+ * The frames of a body. Throws `BrokenStreamError` when it breaks off within a frame, or is silent for longer than
+ * `silenceMs`. Leaving the loop ends the stream.
+ */
+export async function* readFrames(
+  body: ReadableStream<Uint8Array>,
+  silenceMs: number,
+): AsyncGenerator<Frame, void, void> {
+  const reader = body.getReader();
+  const queue = new ByteQueue();
+  let wanted = LENGTH_BYTES;
+  try {
+    for (;;) {
+      const chunk = await withinMs(reader.read(), silenceMs);
+      if (chunk.done) break;
+      queue.push(chunk.value!);
+      while (queue.length >= wanted) {
+        if (wanted === LENGTH_BYTES) {
+          wanted += queue.peekLength();
+          if (wanted > FRAME_MAX_BYTES) throw new BrokenStreamError("a frame is longer than any may be");
+          continue;
+        }
+        const frame = queue.take(wanted).subarray(LENGTH_BYTES);
+        wanted = LENGTH_BYTES;
+        yield unpacker.unpack(frame) as Frame;
+      }
+    }
+    if (queue.length > 0) throw new BrokenStreamError("the stream ended within a frame");
+  } finally {
+    // Of a connection that is gone already, this rejects.
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** Pieces of a stream, joined only where a frame spans them. */
+class ByteQueue {
+  #pieces: Uint8Array[] = [];
+  length = 0;
+
+  push(piece: Uint8Array): void {
+    if (piece.length === 0) return;
+    this.#pieces.push(piece);
+    this.length += piece.length;
+  }
+
+  /** The number in the first four bytes, which must be there. */
+  peekLength(): number {
+    const joined = this.#joined(LENGTH_BYTES);
+    return joined.readUInt32BE(0);
+  }
+
+  /** Takes the first `count` bytes, which must be there. */
+  take(count: number): Uint8Array {
+    const joined = this.#joined(count);
+    const rest = joined.subarray(count);
+    if (rest.length > 0) this.#pieces[0] = rest;
+    else this.#pieces.shift();
+    this.length -= count;
+    return joined.subarray(0, count);
+  }
+
+  /** Makes the first piece at least `count` long. */
+  #joined(count: number): Buffer {
+    let first = this.#pieces[0]!;
+    if (first.length < count) {
+      first = Buffer.concat(this.#pieces);
+      this.#pieces = [first];
+    }
+    return Buffer.from(first.buffer, first.byteOffset, first.byteLength);
+  }
+}
+
+async function withinMs<T>(promise: Promise<T>, ms: number): Promise<T> {
+  const { promise: silence, reject } = Promise.withResolvers<never>();
+  const timer = setTimeout(() => reject(new BrokenStreamError("the stream fell silent")), ms);
+  promise.catch(() => {});
+  try {
+    return await Promise.race([promise, silence]);
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,150 @@
+// One HTTP request to an agent: where it is, who asks, and what went wrong.
+import { ApiError, UnreachableError } from "./errors.ts";
+
+export interface Connection {
+  /** Base URL without a slash at its end. */
+  readonly url: string;
+  /** Path of the agent's socket, when it listens on one. */
+  readonly unix: string | null;
+  readonly token: string | null;
+  readonly tls: { readonly ca?: string; readonly cert?: string; readonly key?: string } | null;
+}
+
+export interface RequestOptions {
+  /** Sent as JSON. */
+  readonly json?: unknown;
+  /** Sent as it is. */
+  readonly bytes?: Uint8Array;
+  readonly query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  readonly accept?: string;
+  /** Ends the request and the body of its response. */
+  readonly signal?: AbortSignal;
+}
+
+/** Two outputs of 16 MiB in base64 and text, with room. */
+const REPLY_MAX_BYTES = 256 * 1024 * 1024;
+const ERROR_MAX_CHARS = 500;
+
+export class Transport {
+  constructor(private readonly connection: Connection) {
+    bypassProxy(connection.url);
+  }
+
+  /** Where it talks to, as people write it. */
+  get address(): string {
+    const { url, unix } = this.connection;
+    return unix === null ? url : `unix:${unix}`;
+  }
+
+  /**
+   * Calls a route; resolves when the head of a success has come. Rejects with `ApiError` or `UnreachableError`. There is
+   * no time limit but the signal's.
+   */
+  async request(method: string, path: string, options: RequestOptions = {}): Promise<Response> {
+    const { url, token, unix, tls } = this.connection;
+    const { json, bytes, accept = "application/json", signal } = options;
+    const headers: Record<string, string> = { accept };
+    if (token !== null) headers.authorization = `Bearer ${token}`;
+    if (json !== undefined) headers["content-type"] = "application/json";
+    const init = {
+      method,
+      headers,
+      body: json === undefined ? (bytes as Uint8Array<ArrayBuffer> | undefined) : JSON.stringify(json),
+      // A redirect would carry the token elsewhere.
+      redirect: "manual",
+      signal,
+      timeout: false,
+      ...(unix === null ? {} : { unix }),
+      ...(tls === null ? {} : { tls }),
+    } as RequestInit;
+    let response: Response;
+    try {
+      response = await fetch(`${url}${path}${queryText(options.query)}`, init);
+    } catch (error) {
+      throw this.#unreachable(error);
+    }
+    if (!response.ok) throw errorOf(response, await this.text(response));
+    return response;
+  }
+
+  /** Calls a route and answers its JSON body, null when there is none. Rejects as `request` does. */
+  async json<T>(method: string, path: string, options: RequestOptions = {}): Promise<T> {
+    const response = await this.request(method, path, options);
+    const text = await this.text(response);
+    if (text === "") return null as T;
+    const body = parseJson(text);
+    if (body === undefined) throw new ApiError(response.status, "REPLY_INVALID", "the answer is not JSON");
+    return body as T;
+  }
+
+  /** The whole body, bounded. */
+  async text(response: Response): Promise<string> {
+    const decoder = new TextDecoder();
+    let text = "";
+    let length = 0;
+    try {
+      for await (const chunk of response.body ?? []) {
+        length += chunk.length;
+        if (length > REPLY_MAX_BYTES) throw new ApiError(response.status, "REPLY_TOO_LARGE", "the answer is too large");
+        text += decoder.decode(chunk, { stream: true });
+      }
+    } catch (error) {
+      throw error instanceof ApiError ? error : this.#unreachable(error);
+    }
+    return text + decoder.decode();
+  }
+
+  #unreachable(error: unknown): UnreachableError {
+    return new UnreachableError(`cannot reach the agent at ${this.address}: ${reasonOf(error)}`, { cause: error });
+  }
+}
+
+function queryText(query: RequestOptions["query"] = {}): string {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) if (value !== undefined) parameters.set(name, String(value));
+  return parameters.size === 0 ? "" : `?${parameters}`;
+}
+
+/** A proxy of the environment cannot reach this host's own addresses, and has no business seeing the token. */
+function bypassProxy(url: string): void {
+  const { hostname } = new URL(url);
+  if (!["localhost", "[::1]"].includes(hostname) && !hostname.startsWith("127.")) return;
+  for (const name of ["NO_PROXY", "no_proxy"]) {
+    process.env[name] = [process.env[name], hostname.replace(/^\[|\]$/g, "")].filter(Boolean).join(",");
+  }
+}
+
+function errorOf(response: Response, text: string): ApiError {
+  const body = parseJson(text);
+  const { error, code, details } = (typeof body === "object" && body !== null ? body : {}) as Record<string, unknown>;
+  const message = typeof error === "string" ? error : text.trim().slice(0, ERROR_MAX_CHARS) || response.statusText;
+  return new ApiError(
+    response.status,
+    typeof code === "string" ? code : `HTTP_${response.status}`,
+    message,
+    typeof details === "object" && details !== null ? (details as Record<string, unknown>) : {},
+  );
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  ECONNREFUSED: "connection refused; is it running?",
+  ENOENT: "no such socket; is it running?",
+  ECONNRESET: "the connection was cut",
+  ConnectionClosed: "the connection was cut",
+  EACCES: "permission denied",
+};
+
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  if (error.name === "TimeoutError") return "no answer in time";
+  const code = String((error as NodeJS.ErrnoException).code ?? "");
+  return REASONS[code] ?? (code === "" || error.message.includes(code) ? error.message : `${error.message} (${code})`);
+}
