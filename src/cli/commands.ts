@@ -7,6 +7,7 @@ import { initCommand } from "./commands/init.ts";
 import { installCommands } from "./commands/install.ts";
 import { pluginCommands } from "./commands/plugin.ts";
 import { sandboxCommands } from "./commands/sandbox.ts";
+import { sandboxSessionCommands } from "./commands/sandbox-session.ts";
 import { sandboxWorkCommands } from "./commands/sandbox-work.ts";
 import { serveCommand } from "./commands/serve.ts";
 import { versionCommand } from "./commands/version.ts";
@@ -44,6 +45,7 @@ export const commands: readonly Command[] = [
   doctorCommand,
   ...sandboxCommands,
   ...sandboxWorkCommands,
+  ...sandboxSessionCommands,
   ...configCommands,
   ...pluginCommands,
   versionCommand,

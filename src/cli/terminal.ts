@@ -1,5 +1,7 @@
 // The outside of a command: where it writes, what it reads, its environment. Tests put their own in its place.
 
+import { type Keyboard, processKeyboard } from "./keyboard.ts";
+
 export interface Terminal {
   readonly environment: NodeJS.ProcessEnv;
   /** Whether stdout is a terminal that may show colour. */
@@ -9,6 +11,8 @@ export interface Terminal {
   err(data: string | Uint8Array): Promise<void>;
   /** Everything on stdin; rejects with an `Error` beyond `maxBytes`. */
   input(maxBytes: number): Promise<Uint8Array>;
+  /** stdin piece by piece, for commands that talk to something that runs. */
+  readonly keyboard: Keyboard;
 }
 
 /** The process's own. */
@@ -22,6 +26,7 @@ export function processTerminal(): Terminal {
     out: (data) => write(process.stdout, data),
     err: (data) => write(process.stderr, data),
     input: readInput,
+    keyboard: processKeyboard(),
   };
 }
 

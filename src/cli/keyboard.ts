@@ -1,0 +1,71 @@
+// stdin as something that goes on while a command runs: pieces as they come, a terminal's raw mode and its size, and the
+// signals that a user sends with keys.
+
+export interface Size {
+  readonly cols: number;
+  readonly rows: number;
+}
+
+export interface Keyboard {
+  /** The size of the terminal when both stdin and stdout are one, else null. */
+  size(): Size | null;
+  /** Calls back for each piece, and for the next one when that has resolved; resolves at the end or when stopped. */
+  read(take: (piece: Uint8Array) => Promise<void>, stop: AbortSignal): Promise<void>;
+  /** Gives every key to the program instead of its meaning to the terminal. */
+  setRaw(isRaw: boolean): void;
+  onResize(changed: () => void): Disposable;
+  /** While it is not disposed of, these signals do not end this program. */
+  onSignal(received: (name: SignalName) => void): Disposable;
+}
+
+export const SIGNALS = ["INT", "TERM", "HUP", "QUIT"] as const;
+export type SignalName = (typeof SIGNALS)[number];
+
+/** The process's own. */
+export function processKeyboard(): Keyboard {
+  return {
+    size: () => {
+      const { columns: cols, rows } = process.stdout;
+      return process.stdin.isTTY && process.stdout.isTTY && cols > 0 && rows > 0 ? { cols, rows } : null;
+    },
+    read: readStdin,
+    setRaw: (isRaw) => void process.stdin.setRawMode?.(isRaw),
+    onResize: (changed) => {
+      process.stdout.on("resize", changed);
+      return { [Symbol.dispose]: () => void process.stdout.off("resize", changed) };
+    },
+    onSignal: (received) => {
+      const handlers = SIGNALS.map((name) => [`SIG${name}`, () => received(name)] as const);
+      for (const [name, handler] of handlers) process.on(name, handler);
+      return {
+        [Symbol.dispose]: () => {
+          for (const [name, handler] of handlers) process.off(name, handler);
+        },
+      };
+    },
+  };
+}
+
+async function readStdin(take: (piece: Uint8Array) => Promise<void>, stop: AbortSignal): Promise<void> {
+  const { stdin } = process;
+  const { promise: over, resolve, reject } = Promise.withResolvers<void>();
+  const onData = (piece: Uint8Array): void => {
+    // Nothing is read while the last piece is on its way, so that what is typed ahead stays in the kernel.
+    stdin.pause();
+    take(piece).then(() => {
+      if (!stop.aborted) stdin.resume();
+    }, reject);
+  };
+  stdin.on("data", onData);
+  stdin.once("end", resolve);
+  stdin.once("error", reject);
+  stop.addEventListener("abort", () => resolve(), { once: true });
+  try {
+    if (!stop.aborted) await over;
+  } finally {
+    stdin.off("data", onData);
+    stdin.pause();
+    // Otherwise the program would wait for input that nobody reads.
+    stdin.unref?.();
+  }
+}
