@@ -13,7 +13,7 @@ import {
 import type { Transport } from "./transport.ts";
 
 export interface StartRequest {
-  /** Chosen here when it is absent, so that a start can be sent again. */
+  /** Chosen here when it is absent; with one of their own, callers can send a start again. */
   readonly id?: string;
   /** Exactly one of the two. */
   readonly command?: string;
@@ -67,9 +67,11 @@ export class Execution {
     const id = request.id ?? crypto.randomUUID();
     const path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}/executions`;
     const { signal } = options;
-    const response = await retried(options, () =>
-      transport.request("POST", path, { json: { ...request, id }, accept: MSGPACK_STREAM, signal }),
-    );
+    const response = await transport.request("POST", path, {
+      json: { ...request, id },
+      accept: MSGPACK_STREAM,
+      signal,
+    });
     return new Execution(transport, sandboxId, id, options, bodyOf(response));
   }
 
@@ -103,7 +105,11 @@ export class Execution {
    * Sends bytes to stdin behind those sent before; resolves when they were taken, which is when the command has room for
    * them. `eof` closes. One call at a time. Rejects with `ApiError`: `EXECUTION_EXITED`, `STDIN_CLOSED`.
    */
-  async writeStdin(bytes: Uint8Array, eof = false, signal: AbortSignal | undefined = this.options.signal): Promise<void> {
+  async writeStdin(
+    bytes: Uint8Array,
+    eof = false,
+    signal: AbortSignal | undefined = this.options.signal,
+  ): Promise<void> {
     const query = { offset: this.#stdinOffset, eof };
     await retried(this.options, () => this.transport.json("PUT", `${this.#path}/stdin`, { bytes, query, signal }));
     this.#stdinOffset += bytes.length;

@@ -23,7 +23,11 @@ async function serve(listen?: string) {
 
 type Served = Awaited<ReturnType<typeof serve>>;
 
-function run({ environment }: Pick<Served, "environment">, args: readonly string[], stdin: "pipe" | Blob = new Blob([])) {
+function run(
+  { environment }: Pick<Served, "environment">,
+  args: readonly string[],
+  stdin: "pipe" | Blob = new Blob([]),
+) {
   const child = Bun.spawn([process.execPath, MAIN, "sandbox", "run", ...args], {
     env: environment,
     stdin,
@@ -139,7 +143,10 @@ describe("sandbox run", () => {
     const execution = await started(served);
     execution.write("stdout", "out");
     execution.exit({ exitCode: 1 });
-    const lines = (await text(child.stdout)).trim().split("\n").map((line) => JSON.parse(line));
+    const lines = (await text(child.stdout))
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line));
     expect(lines).toEqual([
       { type: "output", channel: "stdout", offset: 0, data_base64: "b3V0" },
       { type: "exited", exit_code: 1, timed_out: false, output_open: false },
@@ -198,7 +205,11 @@ describe("sandbox shell", () => {
     const served = await serve();
     const { child, terminal, shown } = shell(served, [served.id]);
     const execution = await started(served);
-    expect(execution.request).toMatchObject({ tty: { cols: 91, rows: 33 }, env: { TERM: "vt100" }, onDisconnect: "kill" });
+    expect(execution.request).toMatchObject({
+      tty: { cols: 91, rows: 33 },
+      env: { TERM: "vt100" },
+      onDisconnect: "kill",
+    });
     execution.write("stdout", "$ ");
     await until(() => shown().includes("$ "));
     terminal.write("ls\r");

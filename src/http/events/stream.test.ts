@@ -35,7 +35,11 @@ function publish(harness: Harness, action: string, sandboxId = "s", tenant: stri
   return harness.events.publish({ atUnixMs: clock++, sandboxId, tenant, action, attributes: { n: 1 } });
 }
 
-const lines = (text: string) => text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+const lines = (text: string) =>
+  text
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
 const names = (text: string) => lines(text).flatMap(({ type, event }) => (type === "event" ? [event] : []));
 
 describe("the framing", () => {
@@ -55,9 +59,7 @@ describe("the framing", () => {
       sequence: 1,
       epoch,
     };
-    expect(text).toBe(
-      `id: ${epoch}:0\n\nid: ${epoch}:1\nevent: sandbox.created\ndata: ${JSON.stringify(data)}\n\n`,
-    );
+    expect(text).toBe(`id: ${epoch}:0\n\nid: ${epoch}:1\nevent: sandbox.created\ndata: ${JSON.stringify(data)}\n\n`);
   });
 
   test("is JSON lines where they are accepted, and says from where on", async () => {
@@ -102,10 +104,30 @@ describe("the filter", () => {
     publish(harness, "sandbox.created", "a");
     publish(harness, "sandbox.ready", "b");
     publish(harness, "exec.started", "a");
-    harness.events.publish({ atUnixMs: Date.UTC(2200), sandboxId: "a", tenant: null, action: "exec.last", attributes: {} });
-    harness.events.publish({ atUnixMs: Date.UTC(2200), sandboxId: "b", tenant: null, action: "sandbox.last", attributes: {} });
-    harness.events.publish({ atUnixMs: Date.UTC(2200), sandboxId: "b", tenant: null, action: "exec.last", attributes: {} });
-    expect(names(await until((text) => text.includes(".last"))).filter((name) => !name.endsWith("last"))).toEqual(expected);
+    harness.events.publish({
+      atUnixMs: Date.UTC(2200),
+      sandboxId: "a",
+      tenant: null,
+      action: "exec.last",
+      attributes: {},
+    });
+    harness.events.publish({
+      atUnixMs: Date.UTC(2200),
+      sandboxId: "b",
+      tenant: null,
+      action: "sandbox.last",
+      attributes: {},
+    });
+    harness.events.publish({
+      atUnixMs: Date.UTC(2200),
+      sandboxId: "b",
+      tenant: null,
+      action: "exec.last",
+      attributes: {},
+    });
+    expect(names(await until((text) => text.includes(".last"))).filter((name) => !name.endsWith("last"))).toEqual(
+      expected,
+    );
   });
 
   test("shows a tenant its own, and never how much of the others it missed", async () => {
@@ -120,7 +142,10 @@ describe("the filter", () => {
     for (let n = 0; n < 300; n++) publish(harness, "sandbox.created", "g", "green");
     publish(harness, "sandbox.stopped", "b", "blue");
     const seen = lines(await until((text) => text.includes("stopped"))).slice(2);
-    expect(seen).toMatchObject([{ type: "lagged", missed: null }, { type: "event", event: "sandbox.stopped" }]);
+    expect(seen).toMatchObject([
+      { type: "lagged", missed: null },
+      { type: "event", event: "sandbox.stopped" },
+    ]);
   });
 
   test("that is malformed is refused", async () => {

@@ -31,7 +31,11 @@ async function serve() {
 }
 
 type Frames = readonly Record<string, any>[];
-const lines = (text: string): Frames => text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+const lines = (text: string): Frames =>
+  text
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
 
 async function until(holds: () => boolean): Promise<void> {
   const deadline = Date.now() + 5000;
@@ -46,7 +50,12 @@ describe("starting", () => {
     const { harness, path } = await setUp();
     const json = { id: "e-1_A", argv: ["cat", "-"], env: { A: "b" }, cwd: "/w", stdin: true, timeout_seconds: 5 };
     const first = await harness.call("POST", path, { json });
-    expect([first.status, first.json.id, first.json.argv, first.json.status]).toEqual([201, "e-1_A", ["cat", "-"], "running"]);
+    expect([first.status, first.json.id, first.json.argv, first.json.status]).toEqual([
+      201,
+      "e-1_A",
+      ["cat", "-"],
+      "running",
+    ]);
     expect(first.json.stdin).toEqual({ bytes_written: 0, closed: false });
     const [execution] = [...harness.executions.all.values()];
     expect(execution!.request).toEqual({
@@ -169,7 +178,15 @@ describe("a stream", () => {
       const request = new Request("http://localhost/", { headers: { accept: NDJSON } });
       const body = { id: executionId, command: "x" };
       const caller = { ...adminCaller, token: actor };
-      return start.handler({ caller, id, body, request, params: {}, query: {}, idempotency: undefined }) as Promise<Response>;
+      return start.handler({
+        caller,
+        id,
+        body,
+        request,
+        params: {},
+        query: {},
+        idempotency: undefined,
+      }) as Promise<Response>;
     };
     const first = await call("one", "a");
     await expect(call("two", "a")).rejects.toMatchObject({ code: "STREAMS_EXHAUSTED" });

@@ -98,7 +98,10 @@ function startRoutes(operations: ExecutionOperations, attach: Attach): readonly 
           begin: async () => {
             const { execution, status } = await begin();
             const from = { stdout: 0, stderr: 0 };
-            return { status, source: await ExecutionSource.open(operations, { caller, execution, from, role: "starter" }) };
+            return {
+              status,
+              source: await ExecutionSource.open(operations, { caller, execution, from, role: "starter" }),
+            };
           },
         });
       },
@@ -226,9 +229,7 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
         const target = { caller, sandboxId: id, executionId: executionId(params) };
         const { stdin } = await operations.execution(caller, id, target.executionId);
         const { offset = stdin.bytesWritten, eof } = query;
-        return stdinReply(
-          await uploadStdin(operations, target, { body: request.body, offset, eof: eof === "true" }),
-        );
+        return stdinReply(await uploadStdin(operations, target, { body: request.body, offset, eof: eof === "true" }));
       },
     }),
     defineRoute({
@@ -250,9 +251,7 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       success: { status: 200, schema: executionSchema },
       errors: [...itemFailures, "EXECUTION_EXITED"],
       handler: async ({ caller, id, params, body }) =>
-        executionReply(
-          await operations.signalExecution(caller, id, executionId(params), signalNumber(body.signal)),
-        ),
+        executionReply(await operations.signalExecution(caller, id, executionId(params), signalNumber(body.signal))),
     }),
     defineRoute({
       ...marks,

@@ -97,7 +97,8 @@ export const streamQuery = Type.Object({
   stderr_offset: Type.Optional(offset),
   role: Type.Optional(
     Type.Union([Type.Literal("starter"), Type.Literal("reader")], {
-      description: "`starter` takes over from the reader that started it: its pace and its loss count. Default: `reader`.",
+      description:
+        "`starter` takes over from the reader that started it: its pace and its loss count. Default: `reader`.",
     }),
   ),
 });

@@ -1,6 +1,11 @@
 // The frames of one attached reader: the execution as it was, its output, and exactly one frame that says how it ended.
 import { AgentError } from "../../errors/agent-error.ts";
-import type { AttachRequest, Execution, ExecutionOperations, ExecutionReader } from "../../sandbox/executions/operations.ts";
+import type {
+  AttachRequest,
+  Execution,
+  ExecutionOperations,
+  ExecutionReader,
+} from "../../sandbox/executions/operations.ts";
 import type { Caller } from "../../sandbox/operations.ts";
 import type { Frame, FrameSource } from "../stream/frame.ts";
 import { executionReply, frameReply } from "./reply.ts";

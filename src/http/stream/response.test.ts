@@ -50,7 +50,11 @@ function respond(source: FrameSource, streams = new AttachedStreams(1), keepAliv
   return streamResponse(source, { framing: framings.ndjson, place: streams.take(caller), log, keepAliveMs });
 }
 
-const lines = (text: string): Frame[] => text.trim().split("\n").map((line) => JSON.parse(line));
+const lines = (text: string): Frame[] =>
+  text
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line));
 
 describe("a stream", () => {
   test("ends after the last frame and gives its place back", async () => {

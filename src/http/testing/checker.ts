@@ -29,7 +29,8 @@ export function checkResponse(routes: readonly Route[], method: string, path: st
   const where = `${method} ${path} answered ${answer.status}`;
   if (answer.headers.get("x-request-id") === null) throw new Error(`${where} without X-Request-Id`);
   const success = route?.success ?? null;
-  if (success !== null && [success.status, ...(success.also ?? [])].includes(answer.status as 200)) return checkSuccess(success, method, answer, where);
+  if (success !== null && [success.status, ...(success.also ?? [])].includes(answer.status as 200))
+    return checkSuccess(success, method, answer, where);
   const alternative = route?.alternatives?.[answer.status];
   if (alternative !== undefined && Value.Check(alternative, answer.json)) return;
   if (method === "HEAD") return;

@@ -69,7 +69,13 @@ export class FakeExecution {
   }
 
   exit(exit: Partial<ExecutionExit> = {}): void {
-    const ended = { exitCode: exit.signal == null ? 0 : null, signal: null, timedOut: false, outputOpen: false, ...exit };
+    const ended = {
+      exitCode: exit.signal == null ? 0 : null,
+      signal: null,
+      timedOut: false,
+      outputOpen: false,
+      ...exit,
+    };
     this.#change({ status: "exited", exitedAtUnixMs: Date.now(), ...ended });
   }
 
@@ -166,7 +172,12 @@ export class FakeExecutions implements ExecutionOperations {
     return execution.state;
   }
 
-  async attachExecution(caller: Caller, id: string, executionId: string, request: AttachRequest): Promise<ExecutionReader> {
+  async attachExecution(
+    caller: Caller,
+    id: string,
+    executionId: string,
+    request: AttachRequest,
+  ): Promise<ExecutionReader> {
     const execution = this.find(caller, id, executionId);
     execution.attached.push(request);
     const reader = { position: 0, isOver: false };
