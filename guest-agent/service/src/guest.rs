@@ -5,8 +5,10 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use tokio::net::unix::pipe;
-use wire::Fault;
+use wire::execution::TerminalSize;
+use wire::limits::OUTPUT_KEPT_MAX;
 use wire::request::*;
+use wire::{ErrorCode, Fault};
 
 /// A future that lives on the server's single thread.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -21,6 +23,17 @@ pub trait Guest: 'static {
     /// Starts a command (`request.program()` has been checked). Returns once it runs. Errors:
     /// `PROGRAM_NOT_FOUND`, `PROGRAM_DENIED`, `SPAWN_FAILED`, `NOT_FOUND` (cwd), `GONE`.
     async fn exec(&self, request: ExecRequest) -> Result<Execution, Fault>;
+
+    /// Starts a command as the leader of a session that has a terminal of its own. Errors as of `exec`, `LIMIT` when
+    /// there are no more terminals, `CAPABILITY` where there are none at all.
+    async fn exec_on_terminal(&self, _: ExecRequest, _: TerminalSize) -> Result<TerminalExecution, Fault> {
+        Err(Fault::new(ErrorCode::Capability, "this guest has no terminals"))
+    }
+
+    /// Bytes of output that all executions may keep for a host that is away.
+    fn output_kept_max(&self) -> u64 {
+        OUTPUT_KEPT_MAX
+    }
 
     /// Opens a regular file and begins to send its content.
     async fn read_file(&self, request: ReadFileRequest) -> Result<FileDownload, Fault>;
@@ -66,6 +79,16 @@ pub struct Execution {
     pub control: Box<dyn Control>,
     /// Ready when the command's main process has ended and, with `request.kill_group`, everything that it left
     /// behind has been killed. `GONE` when the guest ended under it.
+    pub ended: LocalFuture<Result<Ended, Fault>>,
+}
+
+/// A running command on a terminal. Dropping it hangs the terminal up.
+pub struct TerminalExecution {
+    pub pid: u32,
+    /// The terminal's master side, non-blocking.
+    pub master: OwnedFd,
+    pub control: Box<dyn Control>,
+    /// As of [`Execution`].
     pub ended: LocalFuture<Result<Ended, Fault>>,
 }
 

@@ -5,6 +5,7 @@
 
 mod authority;
 mod drive;
+mod executions;
 mod guest;
 mod server;
 mod shell;

@@ -1,6 +1,7 @@
 //! One connection from its first byte to its end: which version it speaks, and handing it on.
 
 use crate::authority::Authority;
+use crate::executions::Executions;
 use crate::guest::Guest;
 use crate::{v1, v2};
 use std::cell::Cell;
@@ -18,12 +19,19 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Server<G> {
     pub(crate) guest: G,
     pub(crate) authority: Authority,
-    executions: Cell<usize>,
+    pub(crate) executions: Executions,
+    running: Cell<usize>,
 }
 
 impl<G: Guest> Server<G> {
     pub fn new(guest: G, authority: Authority) -> Rc<Self> {
-        Rc::new(Self { guest, authority, executions: Cell::new(0) })
+        let executions = Executions::new(guest.output_kept_max());
+        Rc::new(Self { guest, authority, executions, running: Cell::new(0) })
+    }
+
+    /// To be called when the guest is about to stop: sessions on terminals are told first.
+    pub fn hang_up(&self) {
+        self.executions.hang_up();
     }
 
     /// Serves `stream` until it ends. What its requests started goes on. Must run inside a `LocalSet`.
@@ -51,11 +59,11 @@ impl<G: Guest> Server<G> {
 
     /// The right to run one more command, given back when dropped. Error `LIMIT`.
     pub(crate) fn execution_slot(self: &Rc<Self>) -> Result<ExecutionSlot<G>, Fault> {
-        let running = self.executions.get();
+        let running = self.running.get();
         if running >= EXECUTIONS_MAX {
             return Err(Fault::new(ErrorCode::Limit, format!("{EXECUTIONS_MAX} commands are running")));
         }
-        self.executions.set(running + 1);
+        self.running.set(running + 1);
         Ok(ExecutionSlot { server: self.clone() })
     }
 }
@@ -66,6 +74,6 @@ pub(crate) struct ExecutionSlot<G> {
 
 impl<G> Drop for ExecutionSlot<G> {
     fn drop(&mut self) {
-        self.server.executions.set(self.server.executions.get() - 1);
+        self.server.running.set(self.server.running.get() - 1);
     }
 }

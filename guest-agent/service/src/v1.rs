@@ -49,6 +49,7 @@ pub async fn serve<G: Guest>(
         Ok(Request::Shutdown) => {
             answer(&mut writer, Response::ShuttingDown).await;
             let _ = writer.shutdown().await;
+            server.hang_up();
             server.guest.shutdown(ShutdownRequest { grace_ms: SHUTDOWN_GRACE_MS });
         }
         Ok(request) => {

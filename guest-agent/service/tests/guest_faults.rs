@@ -153,7 +153,7 @@ async fn greet(guest: OddGuest) -> Host {
     let mut host = Host { stream, buffer: Vec::new() };
     let (_, kind, payload) = host.frame().await.unwrap();
     assert_eq!(kind, Kind::Welcome);
-    assert_eq!(decode::<Welcome>(&payload).unwrap().features, ["exec", "files", "manifest"]);
+    assert_eq!(decode::<Welcome>(&payload).unwrap().features, ["exec", "executions", "files", "manifest"]);
     host
 }
 

@@ -1,5 +1,6 @@
 //! The built guest agent in VM mode, driven through a unix socket as the host drives it.
 
+mod executions;
 mod host;
 mod shell;
 mod version1;

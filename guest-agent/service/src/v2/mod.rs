@@ -1,6 +1,7 @@
 //! Version 2: one connection with many streams. This file reads the frames and hands each to its stream.
 
 mod exec;
+mod executions;
 mod open;
 mod outbox;
 mod stream;
@@ -106,7 +107,7 @@ impl<G: Guest> Connection<G> {
         }
         let guest = &self.server.guest;
         let description = guest.description();
-        let mut features = vec!["exec", "files", "manifest"];
+        let mut features = vec!["exec", "executions", "files", "manifest"];
         features.extend(guest.shells().is_some().then_some("shell"));
         features.extend(guest.identity().is_some().then_some("identity"));
         let welcome = Welcome {

@@ -1,7 +1,7 @@
 //! From an OPEN frame to its answer: END or ERROR, whatever happens to the operation in between.
 
 use super::stream::Stream;
-use super::{Table, exec, transfer};
+use super::{Table, exec, executions, transfer};
 use crate::guest::Guest;
 use crate::server::Server;
 use serde::de::DeserializeOwned;
@@ -17,6 +17,7 @@ pub enum Operation {
     Ping,
     Exec(ExecRequest),
     Signal(SignalRequest),
+    Execution(executions::Operation),
     ReadFile(ReadFileRequest),
     WriteFile(WriteFileRequest),
     Manifest(ManifestRequest),
@@ -27,8 +28,8 @@ pub enum Operation {
 /// The operation that a frame asks for. Errors `UNKNOWN_OP`, `BAD_ARGUMENT`: they end the stream, not the
 /// connection.
 pub fn operation(op: &str, frame: &Frame<'_>) -> Result<Operation, Fault> {
-    fn arguments<T: DeserializeOwned>(frame: &Frame<'_>) -> Result<T, Fault> {
-        frame.message().map_err(|fault| Fault { code: ErrorCode::BadArgument, ..fault })
+    if let Some(operation) = executions::operation(op, frame) {
+        return operation.map(Operation::Execution);
     }
     Ok(match op {
         "ping" => Operation::Ping,
@@ -41,6 +42,11 @@ pub fn operation(op: &str, frame: &Frame<'_>) -> Result<Operation, Fault> {
         "shutdown" => Operation::Shutdown(arguments(frame)?),
         _ => return Err(Fault::new(ErrorCode::UnknownOp, "this guest agent does not know the operation")),
     })
+}
+
+/// The arguments of a frame's operation. Error `BAD_ARGUMENT`.
+pub fn arguments<T: DeserializeOwned>(frame: &Frame<'_>) -> Result<T, Fault> {
+    frame.message().map_err(|fault| Fault { code: ErrorCode::BadArgument, ..fault })
 }
 
 /// Performs `operation` and answers on `stream`.
@@ -82,6 +88,7 @@ async fn perform<G: Guest>(
             running.control()?.signal(request.signal)?;
             stream.message(Kind::End, &Empty {}).await;
         }
+        Operation::Execution(operation) => executions::perform(&server, &stream, operation).await?,
         Operation::ReadFile(request) => transfer::read_file(guest, &stream, request).await?,
         Operation::WriteFile(request) => transfer::write_file(guest, &stream, request).await?,
         Operation::Manifest(request) => transfer::manifest(guest, &stream, request).await?,
@@ -94,6 +101,7 @@ async fn perform<G: Guest>(
         Operation::Shutdown(request) => {
             stream.message(Kind::End, &Empty {}).await;
             stream.flush().await;
+            server.hang_up();
             guest.shutdown(request);
         }
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::Notify;
 use wire::credit::Credit;
-use wire::frame::{DATA_PREFIX_SIZE, Kind, data_prefix};
+use wire::frame::{DATA_PREFIX_SIZE, Kind, OUTPUT_PREFIX_SIZE, data_prefix, output_prefix};
 use wire::limits::DATA_MAX;
 use wire::message::{CHANNEL_IN, CreditGrant, Data};
 use wire::{ErrorCode, Fault};
@@ -105,6 +105,31 @@ impl Stream {
             }
             changed.await;
         }
+    }
+
+    /// How many bytes may be sent at once; none when nobody listens any more.
+    pub fn room_now(&self) -> Option<usize> {
+        let state = self.state.borrow();
+        (!state.cancelled).then(|| state.sending.available().min(DATA_MAX as u64) as usize)
+    }
+
+    /// Ready when there may be more room, or nobody listens, since this was called.
+    pub fn changed(&self) -> impl Future<Output = ()> {
+        self.changed.notified()
+    }
+
+    /// A DATA frame with the absolute `offset` of its bytes, for which there is room. It is sent by [`Self::raw`].
+    pub fn output_frame(&self, channel: u8, offset: u64, bytes: &[u8]) -> Vec<u8> {
+        self.state.borrow_mut().sending.take(bytes.len() as u64).expect("there is room");
+        let mut frame = Vec::with_capacity(OUTPUT_PREFIX_SIZE + bytes.len());
+        frame.extend_from_slice(&output_prefix(self.id, channel, offset, bytes.len()));
+        frame.extend_from_slice(bytes);
+        frame
+    }
+
+    /// Sends a frame as it is.
+    pub async fn raw(&self, frame: Vec<u8>) {
+        self.outbox.raw(frame).await;
     }
 
     /// Sends at most as many bytes as there was room for.
