@@ -79,7 +79,7 @@ function startRoutes(operations: ExecutionOperations, attach: Attach): readonly 
       summary: "Starts a command; with a stream type in Accept, its output follows as a stream.",
       body: startBody,
       success: { status: 201, also: [200], schema: executionSchema, contentTypes: STREAM_TYPES },
-      errors: [...guestFailures, "EXECUTION_EXISTS", "EXECUTION_NOT_FOUND", "COMMAND_TOO_LARGE"],
+      errors: [...guestFailures, "EXECUTION_EXISTS", "EXECUTION_NOT_FOUND", "COMMAND_TOO_LARGE", "PATH_INVALID"],
       handler: async ({ caller, id, body, request }) => {
         const accept = request.headers.get("accept");
         const isStreamed = acceptedFraming(accept) !== null;

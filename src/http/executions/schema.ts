@@ -1,7 +1,7 @@
 // Wire shapes of executions.
 import { Type } from "@sinclair/typebox";
 import { limits } from "../../config/limits.ts";
-import { nullable, timeoutSeconds } from "../schema.ts";
+import { nullable } from "../schema.ts";
 
 const TERMINAL_SIDE_MAX = 65_535;
 /** An offset in a stream; the largest that every JSON reader keeps exact. */
@@ -39,7 +39,9 @@ export const startBody = Type.Object(
         description: "What happens to the execution when the reader that started it goes away; `keep` by default.",
       }),
     ),
-    timeout_seconds: Type.Optional(timeoutSeconds),
+    timeout_seconds: Type.Optional(
+      Type.Integer({ minimum: 0, description: "Seconds; 0 or absent: no limit but that of the sandbox's plan." }),
+    ),
     policy: Type.Optional(Type.Unknown({ description: "Refused: process sandboxes are confined as a whole." })),
   },
   { $id: "ExecutionStart" },

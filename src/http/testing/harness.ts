@@ -19,12 +19,15 @@ export interface TestToken {
   readonly tenant?: string;
 }
 
+/** What may be real. */
+type Core = Pick<HttpDependencies, "operations" | "store"> & Partial<Pick<HttpDependencies, "executions">>;
+
 export interface HarnessOptions {
   readonly listen?: string;
   readonly auth?: Record<string, unknown>;
   readonly tls?: Record<string, unknown>;
   /** A real core instead of the fakes. */
-  readonly core?: Pick<HttpDependencies, "operations" | "store">;
+  readonly core?: Core;
 }
 
 export interface CallOptions {
@@ -98,13 +101,13 @@ export class Harness {
 
   #dependencies(
     config: HttpDependencies["config"],
-    { operations, store }: Pick<HttpDependencies, "operations" | "store">,
+    { operations, store, executions = this.executions }: Core,
   ): HttpDependencies {
     return {
       config,
       version: "0.0.0-test",
       operations,
-      executions: this.executions,
+      executions,
       store,
       events: this.events,
       telemetry: {
