@@ -21,7 +21,7 @@ export interface TerminalSize {
 /** An execution as the guest agent knows it. Everything here is the guest's claim. */
 export interface GuestExecution {
   readonly id: string;
-  /** Exactly one of `command` and `argv` is set. */
+  /** The guest leaves out what is long. */
   readonly command?: string;
   readonly argv?: readonly string[];
   readonly pid: number;
@@ -29,6 +29,7 @@ export interface GuestExecution {
   readonly startedAtUnixMs: number;
   /** Null while it runs. */
   readonly exitedAtUnixMs: number | null;
+  /** Both are null while it runs, and where the guest could not tell how it ended. */
   readonly exitCode: number | null;
   readonly signal: number | null;
   readonly timedOut: boolean;

@@ -36,11 +36,10 @@ export function executionState(value: unknown): GuestExecution {
   return state;
 }
 
-/** An exit is one code or one signal; only what ran out of time may have neither. */
-function checkEnd({ exitedAtUnixMs, exitCode, signal, timedOut }: GuestExecution): void {
+/** An exit is one code or one signal, or neither where the guest could not tell. */
+function checkEnd({ exitedAtUnixMs, exitCode, signal }: GuestExecution): void {
   const ends = (exitCode === null ? 0 : 1) + (signal === null ? 0 : 1);
-  const exited = ends === 1 || (ends === 0 && timedOut);
-  if (exitedAtUnixMs === null ? ends !== 0 : !exited) {
+  if (ends > (exitedAtUnixMs === null ? 0 : 1)) {
     throw new ProtocolViolation("an execution ends with an exit code or a signal");
   }
 }

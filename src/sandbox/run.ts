@@ -157,7 +157,7 @@ export async function endInstance(context: Context, sandbox: Sandbox, budgetMs: 
     // The releases that follow end it by its recorded identity, so a stop that fails loses nothing but politeness.
     context.dependencies.log.warn({ sandbox: sandbox.id, error: String(error) }, "an instance did not stop cleanly");
   }
-  sandbox.executions?.sandboxEnded();
+  await sandbox.executions?.sandboxEnded();
 }
 
 /** Releases what operations and the current run left behind. */

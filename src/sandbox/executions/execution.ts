@@ -13,6 +13,8 @@ import { Starter } from "./starter.ts";
 import type { ExecutionEnd, StoredExecution } from "./stored.ts";
 
 const SIGKILL = 9;
+/** What ended an execution whose sandbox was ended. */
+export const STOPPED = "sandbox stopped";
 
 export interface ExecutionHost {
   readonly sandboxId: string;
@@ -112,7 +114,9 @@ export class HeldExecution implements ReadableExecution {
   get last(): ExecutionFrame | null {
     const { end } = this.#stored;
     if (end === null || !this.#complete) return null;
-    if (end.error !== null) return { type: "error", code: "SANDBOX_GONE", message: end.error };
+    if (end.error !== null) {
+      return { type: "error", code: end.error === STOPPED ? "SANDBOX_GONE" : "GUEST_ERROR", message: end.error };
+    }
     const { exitCode, signal, timedOut, outputOpen } = end;
     return { type: "exited", exitCode, signal, timedOut, outputOpen };
   }
@@ -210,6 +214,7 @@ export class HeldExecution implements ReadableExecution {
       outputOpen: false,
       error,
     });
+    this.#starter.release();
     this.#completed();
   }
 
@@ -220,11 +225,18 @@ export class HeldExecution implements ReadableExecution {
     this.#wake();
   }
 
+  /** Resolves when what is here of it is stored. */
+  async settled(): Promise<void> {
+    await Promise.all([this.stdout.settled(), this.stderr.settled()]);
+  }
+
   /** Lets go of the execution, which goes on. Resolves when nothing of it is being written. */
   async close(error: AgentError): Promise<void> {
     this.dismiss(error);
     this.#feed.stop();
     this.#clearSilence();
+    // The guest has what waits for a reader, as long as there is a guest.
+    if (!this.running) this.#starter.release();
     await Promise.all([this.stdout.close(), this.stderr.close()]);
   }
 
@@ -286,7 +298,7 @@ export class HeldExecution implements ReadableExecution {
       timedOut: state.timedOut,
       oomKilled: state.oomKilled,
       outputOpen: state.outputOpen,
-      error: null,
+      error: endsUntold(state) ? "the guest agent could not tell how the process ended" : null,
     });
     this.#awaitSilence();
   }
@@ -338,7 +350,7 @@ export class HeldExecution implements ReadableExecution {
 
   /** Gives descriptors back when nobody needs them. */
   async #rest(): Promise<void> {
-    await Promise.all([this.stdout.settled(), this.stderr.settled()]);
+    await this.settled();
     if (this.#readers.size > 0) return;
     await Promise.all([this.stdout.rest(), this.stderr.rest()]);
   }
@@ -358,6 +370,10 @@ export class HeldExecution implements ReadableExecution {
     };
     void attempt();
   }
+}
+
+function endsUntold({ exitCode, signal, timedOut }: GuestExecution): boolean {
+  return exitCode === null && signal === null && !timedOut;
 }
 
 /** Where a reader begins that takes everything that is kept. */

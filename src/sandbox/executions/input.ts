@@ -59,6 +59,8 @@ export class Stdin {
       );
       execution.inputTaken({ bytesWritten: reply.accepted, closed: reply.closed });
       if (reply.gap) throw gap(reply.accepted);
+      // The process has closed its end.
+      if (reply.closed && reply.accepted < offset + sent + piece.length) throw new AgentError("STDIN_CLOSED");
       sent += piece.length;
     }
     return execution.input;

@@ -129,7 +129,7 @@ export class Output {
     while (this.#pumping !== null) await this.#pumping;
   }
 
-  /** Takes nothing more. Resolves when nothing is being written; the file stays. */
+  /** Takes nothing more. Resolves when what may be written is on disk, or cannot be; the file stays. */
   async close(): Promise<void> {
     this.#closed = true;
     this.#retry?.wake();
@@ -145,9 +145,9 @@ export class Output {
 
   /** Removes the file. Its room is given back in this call when the output is `idle`. */
   async remove(): Promise<void> {
-    if (!this.idle) await this.close();
     this.#closed = true;
     this.#segments.length = 0;
+    if (!this.idle) await this.close();
     await this.#file.remove();
   }
 
@@ -183,15 +183,16 @@ export class Output {
   }
 
   async #write(): Promise<void> {
-    for (let batch = this.#batch(); batch !== null && !this.#closed; batch = this.#batch()) {
+    for (let batch = this.#batch(); batch !== null; batch = this.#batch()) {
       const { offset, pieces } = batch;
-      await this.#persistently(async () => {
+      const written = await this.#persistently(async () => {
         await this.#file.write(offset, pieces);
         if (this.#file.mustKeep) await this.#keep();
       });
+      if (!written) return;
       this.#stored();
     }
-    if (!this.#closed) await this.#persistently(() => this.#keep());
+    await this.#persistently(() => this.#keep());
   }
 
   async #keep(): Promise<void> {
@@ -199,13 +200,18 @@ export class Output {
     this.#hooks.kept();
   }
 
-  /** Tries again until it succeeds: a disk that is full now holds the process up and loses nothing. */
-  async #persistently(attempt: () => Promise<void>): Promise<void> {
-    for (let failed = false; !this.#closed; failed = true) {
+  /**
+   * Tries again until it succeeds: a disk that is full now holds the process up and loses nothing. False when it failed
+   * and the output is closed.
+   */
+  async #persistently(attempt: () => Promise<void>): Promise<boolean> {
+    for (let failed = false; ; failed = true) {
       try {
-        return await attempt();
+        await attempt();
+        return true;
       } catch (error) {
         if (!failed) this.#hooks.failing(error);
+        if (this.#closed) return false;
         await this.#pause();
       }
     }

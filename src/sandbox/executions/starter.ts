@@ -75,6 +75,13 @@ export class Starter {
     this.#kill = false;
   }
 
+  /** The process is over: what waits for the reader is let through. */
+  release(): void {
+    this.suspend();
+    if (this.#block) this.#hooks.pace(null);
+    this.#block = false;
+  }
+
   #startGrace(): void {
     this.#stopGrace();
     this.#grace = setTimeout(() => this.#graceOver(), limits.executionReattachGraceMs);

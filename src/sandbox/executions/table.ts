@@ -8,13 +8,11 @@ import type { Context } from "../context.ts";
 import { liveOf, refreshUsage } from "../guest-access.ts";
 import type { Sandbox } from "../sandbox.ts";
 import { ExecutionEvents } from "./events.ts";
-import { HeldExecution } from "./execution.ts";
+import { HeldExecution, STOPPED } from "./execution.ts";
 import { Stdin } from "./input.ts";
 import { RingBudget } from "./ring-budget.ts";
 import { RingFile } from "./ring-file.ts";
 import { ExecutionFiles, type StoredExecution, storedExecution } from "./stored.ts";
-
-const STOPPED = "sandbox stopped";
 
 /** One execution with what only the table needs of it. */
 interface Entry {
@@ -106,9 +104,15 @@ export class ExecutionTable {
     }
   }
 
-  /** The sandbox has ended: so has everything in it. */
-  sandboxEnded(): void {
-    for (const { execution } of this.#entries.values()) execution.end(STOPPED);
+  /** The sandbox has ended: so has everything in it. Resolves when the output that is here is stored. */
+  async sandboxEnded(): Promise<void> {
+    const entries = [...this.#entries.values()];
+    for (const { execution } of entries) execution.end(STOPPED);
+    const stored = Promise.all(entries.map(({ execution, saved }) => Promise.all([execution.settled(), saved])));
+    await withDeadline(stored, limits.execGraceMs, "storing the output of executions").catch((error: unknown) => {
+      const { message } = asAgentError(error);
+      this.#context.dependencies.log.warn({ sandbox: this.#sandbox.id, error: message }, "output is not stored");
+    });
   }
 
   /** Readers go with `error`, and nothing new is accepted; what runs goes on. */

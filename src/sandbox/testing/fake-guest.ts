@@ -13,6 +13,7 @@ import type {
 import type { ChangeSetMethod } from "../../contracts/change-set.ts";
 import { compareBytes } from "../../contracts/listing.ts";
 import { isUnder } from "../change-set/paths.ts";
+import { FakeExecutions } from "./fake-executions.ts";
 
 export interface FakeFile {
   readonly content: Uint8Array;
@@ -44,7 +45,8 @@ const byLatin1 = (a: string, b: string): number => compareBytes(bytesOf(a), byte
 type Listing = readonly (readonly [Uint8Array, ManifestEntry])[];
 
 export class FakeChannel implements GuestChannel {
-  readonly features = new Set(["exec", "files", "manifest"]);
+  readonly features = new Set(["exec", "executions", "files", "manifest"]);
+  readonly executions = new FakeExecutions();
   gone = false;
   /** Listings that may be answered with a delta, by digest; emptied to force whole listings. */
   readonly listings = new Map<string, Listing>();

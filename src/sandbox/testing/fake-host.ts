@@ -42,6 +42,7 @@ export class FakeHost {
   /** Stops and releases, in order. */
   readonly trace: string[] = [];
   #nextPid = 1000;
+  #agents = 0;
 
   kill(shortName: string, reason: string): void {
     const process = this.processes.get(shortName);
@@ -75,7 +76,9 @@ export class FakeHost {
     return process;
   }
 
+  /** The backend of one agent; the guests answer only the newest. */
   backend(): Backend {
+    const agent = ++this.#agents;
     const instance = (shortName: string, process: FakeProcess): Instance => ({
       identity: { pid: process.pid, startTicks: process.pid, bootId: this.bootId },
       visiblePid: null,
@@ -83,6 +86,7 @@ export class FakeHost {
       channel: async () => {
         if (this.faults.has("channel")) throw new AgentError("GUEST_UNREACHABLE");
         if (process.channel.gone) throw new AgentError("SANDBOX_GONE");
+        if (agent !== this.#agents) throw new AgentError("GUEST_UNREACHABLE");
         return process.channel;
       },
       ended: process.ended.promise,
