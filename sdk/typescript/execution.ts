@@ -2,30 +2,15 @@
 // breaks, or an agent that restarts, is passed over: the stream goes on where it was, the input is sent again from where
 // it was taken.
 import { ApiError, UnreachableError } from "./errors.ts";
-import {
-  BrokenStreamError,
-  type ExecutionState,
-  type ExitedFrame,
-  MSGPACK_STREAM,
-  type OutputFrame,
-  readFrames,
-} from "./frames.ts";
+import { BrokenStreamError, type ExitedFrame, MSGPACK_STREAM, type OutputFrame, readFrames } from "./frames.ts";
 import type { Transport } from "./transport.ts";
+import type { Execution as ExecutionState, ExecutionStart } from "./types.ts";
 
-export interface StartRequest {
-  /** Chosen here when it is absent; with one of their own, callers can send a start again. */
-  readonly id?: string;
-  /** Exactly one of the two. */
-  readonly command?: string;
-  readonly argv?: readonly string[];
-  readonly env?: Readonly<Record<string, string>>;
-  readonly cwd?: string;
-  readonly tty?: { readonly cols: number; readonly rows: number };
-  readonly stdin?: boolean;
-  readonly overflow?: "ring" | "block";
-  readonly on_disconnect?: "keep" | "kill";
-  readonly timeout_seconds?: number;
-}
+/**
+ * Exactly one of `command` and `argv`. The id is chosen here when it is absent; with one of their own, callers can send a
+ * start again.
+ */
+export type StartRequest = Omit<ExecutionStart, "policy">;
 
 export interface ExecutionOptions {
   /** How long to try again when the agent cannot be reached; 30 s by default. */

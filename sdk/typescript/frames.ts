@@ -1,25 +1,6 @@
 // Reads the frames of a stream: msgpack maps, each behind its length as four bytes, the highest first.
 import { Unpackr } from "msgpackr";
-
-/** The shape of an execution; more fields may follow. */
-export interface ExecutionState {
-  readonly id: string;
-  readonly sandbox_id: string;
-  readonly command?: string;
-  readonly argv?: readonly string[];
-  readonly tty: boolean;
-  readonly status: "running" | "exited";
-  readonly started_at: string;
-  readonly exited_at: string | null;
-  readonly exit_code: number | null;
-  readonly signal: number | null;
-  readonly timed_out: boolean;
-  readonly output_open: boolean;
-  readonly error: string | null;
-  readonly stdout_len: number;
-  readonly stderr_len: number;
-  readonly stdin: { readonly bytes_written: number; readonly closed: boolean };
-}
+import type { Execution as ExecutionState } from "./types.ts";
 
 export interface OutputFrame {
   readonly type: "output";
