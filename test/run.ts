@@ -32,7 +32,7 @@ const TIERS: Readonly<Record<string, readonly Step[]>> = {
     { name: "types", argv: [BUN, "check"], count: "one", timeoutMs: 2 * MINUTE_MS },
     {
       name: "format (TypeScript)",
-      argv: [BUN, "fmt", "--check", "src", "plugins", "ffi", "test", "native/schema", "examples"],
+      argv: [BUN, "fmt", "--check", "src", "sdk", "plugins", "ffi", "test", "native/schema", "examples"],
       count: "one",
       timeoutMs: MINUTE_MS,
     },
@@ -45,7 +45,7 @@ const TIERS: Readonly<Record<string, readonly Step[]>> = {
   unit: [
     {
       name: "TypeScript units and contracts",
-      argv: bunTest("src", "plugins", "ffi", "native", "test/contracts", "test/http"),
+      argv: bunTest("src", "sdk", "plugins", "ffi", "native", "test/contracts", "test/http"),
       count: "bun",
       timeoutMs: 10 * MINUTE_MS,
     },
