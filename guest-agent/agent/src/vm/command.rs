@@ -1,8 +1,10 @@
 //! Commands of a virtual machine: children in process groups of their own.
 
 use super::guest::{new_pipe, no_pipe, panicked};
+use super::terminal;
 use rustix::fs::{MemfdFlags, memfd_create};
-use service::{Control, Ended, Execution, ExitStatus};
+use rustix::io::Errno;
+use service::{Control, Ended, Execution, ExitStatus, LocalFuture, TerminalExecution};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,6 +16,7 @@ use std::rc::Rc;
 use tokio::net::unix::pipe;
 use tokio::process::Command;
 use tokio::task::spawn_local;
+use wire::execution::TerminalSize;
 use wire::limits::ARGUMENT_MAX;
 use wire::request::{ExecRequest, Program};
 use wire::{ErrorCode, Fault};
@@ -42,9 +45,7 @@ impl Running {
 /// Starts the command of `request`. Errors: `PROGRAM_NOT_FOUND`, `PROGRAM_DENIED`, `SPAWN_FAILED`, and `NOT_FOUND` or
 /// `NOT_DIRECTORY` for its directory.
 pub fn start(running: &Rc<Running>, request: &ExecRequest) -> Result<Execution, Fault> {
-    let directory = request.cwd.as_deref().unwrap_or("/");
-    check_directory(directory)?;
-    let (mut command, script) = program(request)?;
+    let (mut command, script) = prepare(request)?;
     let (stdout, child_stdout) = new_pipe()?;
     let (stderr, child_stderr) = new_pipe()?;
     let (stdin, child_stdin) = if request.stdin {
@@ -53,8 +54,56 @@ pub fn start(running: &Rc<Running>, request: &ExecRequest) -> Result<Execution, 
     } else {
         (None, Stdio::null())
     };
-    command.current_dir(directory).stdin(child_stdin).stdout(child_stdout).stderr(child_stderr).process_group(0);
+    command.stdin(child_stdin).stdout(child_stdout).stderr(child_stderr).process_group(0);
+    let (pid, control, ended) = spawn(running, request, command, script)?;
+    Ok(Execution {
+        pid,
+        stdin,
+        stdout: pipe::Receiver::from_owned_fd(stdout).map_err(no_pipe)?,
+        stderr: pipe::Receiver::from_owned_fd(stderr).map_err(no_pipe)?,
+        control,
+        ended,
+    })
+}
+
+/// As [`start`], on a terminal. Further errors: `CAPABILITY`, `LIMIT`.
+pub fn start_on_terminal(
+    running: &Rc<Running>,
+    request: &ExecRequest,
+    size: TerminalSize,
+) -> Result<TerminalExecution, Fault> {
+    let (mut command, script) = prepare(request)?;
+    let (master, name) = terminal::open(size).map_err(|errno| {
+        let code = match errno {
+            Errno::NOENT | Errno::NODEV | Errno::NXIO => ErrorCode::Capability,
+            Errno::NOSPC => ErrorCode::Limit,
+            _ => ErrorCode::SpawnFailed,
+        };
+        Fault::new(code, format!("no terminal: {errno}"))
+    })?;
+    terminal::give(&mut command, name);
+    let (pid, control, ended) = spawn(running, request, command, script)?;
+    Ok(TerminalExecution { pid, master, control, ended })
+}
+
+/// The command in its directory and with its environment, and what must stay open until it was started.
+fn prepare(request: &ExecRequest) -> Result<(Command, Option<File>), Fault> {
+    let directory = request.cwd.as_deref().unwrap_or("/");
+    check_directory(directory)?;
+    let (mut command, script) = program(request)?;
+    command.current_dir(directory);
     set_environment(&mut command, request);
+    Ok((command, script))
+}
+
+type Spawned = (u32, Box<dyn Control>, LocalFuture<Result<Ended, Fault>>);
+
+fn spawn(
+    running: &Rc<Running>,
+    request: &ExecRequest,
+    mut command: Command,
+    script: Option<File>,
+) -> Result<Spawned, Fault> {
     let name = request.argv.as_ref().map_or(SHELL, |argv| &argv[0]);
     let mut child = command.spawn().map_err(|error| Fault::not_executed(name, &error))?;
     drop((command, script));
@@ -79,14 +128,7 @@ pub fn start(running: &Rc<Running>, request: &ExecRequest) -> Result<Execution, 
         Ok(Ended { status, oom_killed: false })
     });
     let ended = Box::pin(async { waiting.await.map_err(panicked)? });
-    Ok(Execution {
-        pid,
-        stdin,
-        stdout: pipe::Receiver::from_owned_fd(stdout).map_err(no_pipe)?,
-        stderr: pipe::Receiver::from_owned_fd(stderr).map_err(no_pipe)?,
-        control: Box::new(control),
-        ended,
-    })
+    Ok((pid, Box::new(control), ended))
 }
 
 fn check_directory(directory: &str) -> Result<(), Fault> {

@@ -17,10 +17,15 @@ use std::sync::{Arc, Mutex};
 use tokio::net::unix::pipe;
 use tokio::task::{JoinError, spawn_blocking};
 use wire::chunks::ChunkReader;
+use wire::execution::TerminalSize;
+use wire::limits::OUTPUT_KEPT_MAX;
 use wire::request::*;
 use wire::{ErrorCode, Fault};
 
 const WORKER_PIPE_SIZE: usize = 1 << 20;
+
+/// What executions keep for a host that is away is at most this part of the machine's memory.
+const OUTPUT_MEMORY_SHARE: u64 = 8;
 
 pub struct VmGuest {
     boot: String,
@@ -58,6 +63,16 @@ impl Guest for VmGuest {
 
     async fn exec(&self, request: ExecRequest) -> Result<Execution, Fault> {
         command::start(&self.running, &request)
+    }
+
+    async fn exec_on_terminal(&self, request: ExecRequest, size: TerminalSize) -> Result<TerminalExecution, Fault> {
+        command::start_on_terminal(&self.running, &request, size)
+    }
+
+    fn output_kept_max(&self) -> u64 {
+        let memory = rustix::system::sysinfo();
+        let bytes = u64::from(memory.mem_unit).saturating_mul(memory.totalram as u64);
+        (bytes / OUTPUT_MEMORY_SHARE).min(OUTPUT_KEPT_MAX)
     }
 
     async fn read_file(&self, request: ReadFileRequest) -> Result<FileDownload, Fault> {

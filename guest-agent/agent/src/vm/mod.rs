@@ -7,6 +7,7 @@ mod listen;
 mod options;
 mod power;
 mod shell;
+mod terminal;
 
 use crate::STATUS_USAGE;
 use guest::VmGuest;

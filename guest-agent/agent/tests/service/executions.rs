@@ -9,32 +9,32 @@ use wire::frame::{Kind, decode};
 use wire::limits::*;
 use wire::message::*;
 
-fn shell(id: &str, command: &str) -> ExecutionStartRequest {
+pub fn shell(id: &str, command: &str) -> ExecutionStartRequest {
     ExecutionStartRequest { id: id.into(), command: Some(command.into()), ring_max: RING_MAX, ..Default::default() }
 }
 
-fn from(id: &str, stdout: u64, stderr: u64) -> ExecutionOffsets {
+pub fn from(id: &str, stdout: u64, stderr: u64) -> ExecutionOffsets {
     ExecutionOffsets { id: id.into(), stdout, stderr }
 }
 
-fn piece(id: &str, offset: u64, content: &[u8], eof: bool) -> ExecutionStdinRequest {
+pub fn piece(id: &str, offset: u64, content: &[u8], eof: bool) -> ExecutionStdinRequest {
     ExecutionStdinRequest { id: id.into(), offset, content: content.to_vec().into(), eof }
 }
 
-fn signal(id: &str, signal: i32) -> ExecutionSignalRequest {
+pub fn signal(id: &str, signal: i32) -> ExecutionSignalRequest {
     ExecutionSignalRequest { id: id.into(), signal }
 }
 
 /// What an attach brought.
 #[derive(Debug, Default)]
-struct Followed {
+pub struct Followed {
     /// First offset and bytes of each channel; a jump is recorded as such.
-    out: Vec<u8>,
-    err: Vec<u8>,
+    pub out: Vec<u8>,
+    pub err: Vec<u8>,
     first: [Option<u64>; 2],
-    next: [u64; 2],
-    jumps: u64,
-    exited: Option<ExecutionState>,
+    pub next: [u64; 2],
+    pub jumps: u64,
+    pub exited: Option<ExecutionState>,
 }
 
 impl Followed {
@@ -49,7 +49,7 @@ impl Followed {
     }
 }
 
-trait Executions {
+pub trait Executions {
     fn execute(&mut self, request: &ExecutionStartRequest) -> Result<ExecutionStartEnd, Failure>;
     fn attach(&mut self, from: &ExecutionOffsets) -> u32;
     /// Follows an attach until `enough`, or to its end.
@@ -348,7 +348,7 @@ fn input_waits_for_the_command() {
     let mut connection = agent.open();
     let command = "sleep 60";
     connection.execute(&ExecutionStartRequest { stdin: true, ..shell("a", command) }).unwrap();
-    let block: Vec<u8> = (0..STDIN_PIECE_MAX as u32).map(|number| (number * 31 >> 3) as u8 | 1).collect();
+    let block: Vec<u8> = (0..STDIN_PIECE_MAX as u32).map(|number| (number * 31) as u8).collect();
     let mut offset = 0;
     // The pipe and the buffer take some; then the answer stays out.
     let waiting = loop {
@@ -390,7 +390,7 @@ fn a_daemon_holds_the_output_open() {
     assert!(began.elapsed() < Duration::from_millis(600), "the end is told at once");
     let exited = followed.exited.clone().unwrap();
     assert_eq!((exited.output_open, exited.status.exit_code), (true, Some(6)));
-    assert_eq!(agent.open().state("a").output_open, true);
+    assert!(agent.open().state("a").output_open);
     let end = connection.follow(stream, &mut followed, |_| false).unwrap().unwrap();
     assert_eq!((followed.out.as_slice(), end.output_open), (&b"early\nlate\n"[..], false));
 }

@@ -3,5 +3,6 @@
 mod executions;
 mod host;
 mod shell;
+mod terminals;
 mod version1;
 mod version2;

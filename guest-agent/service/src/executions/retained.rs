@@ -159,19 +159,27 @@ impl Retained {
                 }
                 continue;
             }
-            let mut buffer = self.pool.buffer.borrow_mut();
-            match pipe.try_read(&mut buffer[..room]) {
-                Ok(0) => break,
-                Ok(count) => self.keep(index, &buffer[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A terminal ends so.
-                Err(_) => break,
+            if !self.read_from(index, &pipe, room) {
+                break;
             }
-            drop(buffer);
             tokio::task::coop::consume_budget().await;
         }
         self.channels[index].borrow_mut().open = false;
         self.changed.notify_waiters();
+    }
+
+    /// Keeps what there is, at most `room` bytes; false at the end.
+    fn read_from(&self, index: usize, pipe: &pipe::Receiver, room: usize) -> bool {
+        let mut buffer = self.pool.buffer.borrow_mut();
+        match pipe.try_read(&mut buffer[..room]) {
+            Ok(0) => false,
+            Ok(count) => {
+                self.keep(index, &buffer[..count]);
+                true
+            }
+            // A terminal ends with an error.
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
     }
 
     /// How many bytes may be read; a channel that keeps nothing may always have some, so that all get on.
