@@ -159,6 +159,27 @@ describe.skipIf(!isRoot)("survival", () => {
     await sandbox.delete();
   }, 60_000);
 
+  test("a write that a stop cuts leaves the old content and nothing beside it", async () => {
+    const agent = await startAgent();
+    const sandbox = await TestSandbox.create(agent);
+    await sandbox.write("kept", "old");
+    const content_base64 = Buffer.alloc(45 * 1024 * 1024, 7).toString("base64");
+    let cuts = 0;
+    for (let waitMs = 100; waitMs <= 400; waitMs += 50) {
+      const writing = agent.json("POST", `${sandbox.path}/fs/write`, { path: "kept", content_base64 });
+      await Bun.sleep(waitMs);
+      await agent.json("POST", `${sandbox.path}/stop`);
+      const cut = (await writing).status !== 200;
+      if (cut) cuts += 1;
+      expect((await agent.json("POST", `${sandbox.path}/start`)).status).toBe(200);
+      expect((await sandbox.run("ls -A")).stdout).toBe("kept\n");
+      if (!cut) await sandbox.write("kept", "old");
+      else expect((await sandbox.run("cat kept")).stdout).toBe("old");
+    }
+    expect(cuts).toBeGreaterThan(0);
+    await sandbox.delete();
+  }, 60_000);
+
   test("a command whose sandbox is deleted under it is told so", async () => {
     const agent = await startAgent();
     const sandbox = await TestSandbox.create(agent);

@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod beside;
 mod errno;
 mod manifest;
 mod read;

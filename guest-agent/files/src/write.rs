@@ -1,14 +1,13 @@
 //! Writing one file so that a reader sees either the old content or the new.
 
+use crate::beside::Beside;
 use crate::errno;
 use crate::root::{CheckedPath, Root};
-use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, statat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use wire::request::WriteFileRequest;
 use wire::{ErrorCode, Fault};
 
@@ -89,37 +88,4 @@ fn open_parent(root: &Root, path: &CheckedPath, make: bool) -> Result<OwnedFd, F
         Err(errno) => return Err(path.fault(errno, "make")),
     }
     root.open(path, flags).map_err(|errno| path.fault(errno, "open"))
-}
-
-/// A temporary file beside its final name; it is removed unless it was renamed.
-struct Beside<'a> {
-    directory: &'a OwnedFd,
-    name: String,
-    file: File,
-    renamed: bool,
-}
-
-impl<'a> Beside<'a> {
-    fn create(directory: &'a OwnedFd) -> Result<Self, Errno> {
-        let mut random = [0u8; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let name = format!(".fluxvm-{:016x}.tmp", u64::from_ne_bytes(random));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(directory.as_fd(), &name, flags, Mode::RUSR | Mode::WUSR)?.into();
-        Ok(Self { directory, name, file, renamed: false })
-    }
-
-    fn rename(mut self, name: &[u8]) -> Result<(), Errno> {
-        renameat(self.directory, &self.name, self.directory, name)?;
-        self.renamed = true;
-        Ok(())
-    }
-}
-
-impl Drop for Beside<'_> {
-    fn drop(&mut self) {
-        if !self.renamed {
-            let _ = unlinkat(self.directory, &self.name, AtFlags::empty());
-        }
-    }
 }
