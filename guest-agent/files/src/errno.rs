@@ -9,6 +9,7 @@ pub fn fault(errno: Errno, operation: &str, path: &[u8]) -> Fault {
         Errno::NOENT => ErrorCode::NotFound,
         Errno::NOTDIR => ErrorCode::NotDirectory,
         Errno::ISDIR | Errno::NXIO | Errno::NODEV => ErrorCode::NotRegular,
+        Errno::NOTEMPTY | Errno::EXIST => ErrorCode::NotEmpty,
         Errno::LOOP => ErrorCode::Symlink,
         Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::XDEV | Errno::TXTBSY => ErrorCode::Denied,
         Errno::NOSPC | Errno::DQUOT => ErrorCode::NoSpace,

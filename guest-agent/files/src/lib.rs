@@ -4,14 +4,22 @@
 
 #![deny(unsafe_code)]
 
+mod archive;
 mod beside;
 mod errno;
+mod look;
 mod manifest;
+mod parents;
+mod perform;
 mod read;
+mod remove;
+mod rename;
 mod root;
+mod watch;
 mod write;
 
 pub use manifest::{Manifests, WalkReport};
+pub use perform::{perform, perform_upload};
 pub use read::{OpenedFile, open_file};
 pub use root::{Links, Root};
 pub use wire::chunks;

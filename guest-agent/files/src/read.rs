@@ -1,10 +1,12 @@
-//! Reading one regular file whole.
+//! Reading one regular file, whole or a part of it.
 
-use crate::errno;
 use crate::root::{CheckedPath, Root};
-use rustix::fs::{FileType, OFlags, fstat};
+use crate::{errno, look};
+use rustix::fs::{FileType, OFlags, Stat, fstat};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::FileExt;
+use wire::file_request::{FileSummary, Opened, ReadRangeRequest};
 use wire::request::ReadFileRequest;
 use wire::{ErrorCode, Fault};
 
@@ -26,16 +28,59 @@ pub struct OpenedFile {
 /// `TOO_LARGE`, `BAD_ARGUMENT`.
 pub fn open_file(root: &Root, request: &ReadFileRequest) -> Result<OpenedFile, Fault> {
     let path = CheckedPath::new(&request.path)?;
+    let (file, stat) = open_regular(root, &path)?;
+    let size = stat.st_size as u64;
+    let opened = OpenedFile { file, path, max: request.max, size, mode: stat.st_mode & 0o7777 };
+    if size > request.max { Err(opened.too_large()) } else { Ok(opened) }
+}
+
+fn open_regular(root: &Root, path: &CheckedPath) -> Result<(File, Stat), Fault> {
     // Without O_NONBLOCK a FIFO would hold the caller; without a second look a device would be read.
-    let descriptor = root.open(&path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| path.fault(errno, "read"))?;
+    let descriptor = root.open(path, OFlags::RDONLY | OFlags::NONBLOCK).map_err(|errno| path.fault(errno, "read"))?;
     let stat = fstat(&descriptor).map_err(|errno| path.fault(errno, "read"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         let message = format!("read {}: not a regular file", path.absolute().escape_ascii());
         return Err(Fault::new(ErrorCode::NotRegular, message));
     }
+    Ok((descriptor.into(), stat))
+}
+
+/// Sends a part of a file, after `opened` has been told what will come. A part beyond the end is empty. Errors as of
+/// [`open_file`], `INTERRUPTED` when the file became shorter meanwhile, `CANCELLED` when nobody reads `out` any more.
+pub fn read_range(
+    root: &Root,
+    request: &ReadRangeRequest,
+    opened: impl FnOnce(Opened) -> Result<(), Fault>,
+    out: &mut impl Write,
+) -> Result<FileSummary, Fault> {
+    let path = CheckedPath::new(&request.path)?;
+    let (file, stat) = open_regular(root, &path)?;
     let size = stat.st_size as u64;
-    let opened = OpenedFile { file: descriptor.into(), path, max: request.max, size, mode: stat.st_mode & 0o7777 };
-    if size > request.max { Err(opened.too_large()) } else { Ok(opened) }
+    let offset = if request.from_end { size.saturating_sub(request.offset) } else { request.offset.min(size) };
+    let length = request.length.unwrap_or(u64::MAX).min(size - offset);
+    let (mode, modified_ms) = (stat.st_mode & 0o7777, look::modified_ms(&stat));
+    opened(Opened { size, offset, length, mode, modified_ms })?;
+    let mut buffer = vec![0; BUFFER_SIZE];
+    let mut sent = 0;
+    while sent < length {
+        let wanted = (length - sent).min(BUFFER_SIZE as u64) as usize;
+        let count = match file.read_at(&mut buffer[..wanted], offset + sent) {
+            Ok(0) => {
+                let message = format!("read {}: it became shorter meanwhile", path.absolute().escape_ascii());
+                return Err(Fault::new(ErrorCode::Interrupted, message));
+            }
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(path.fault(errno::of(&error), "read")),
+        };
+        out.write_all(&buffer[..count]).map_err(|_| nobody_reads())?;
+        sent += count as u64;
+    }
+    Ok(FileSummary { size: sent, entries: 1 })
+}
+
+pub(crate) fn nobody_reads() -> Fault {
+    Fault::new(ErrorCode::Cancelled, "nobody reads the content")
 }
 
 impl OpenedFile {
@@ -55,8 +100,7 @@ impl OpenedFile {
             if sent > self.max {
                 return Err(self.too_large());
             }
-            out.write_all(&buffer[..count])
-                .map_err(|_| Fault::new(ErrorCode::Cancelled, "nobody reads the content"))?;
+            out.write_all(&buffer[..count]).map_err(|_| nobody_reads())?;
         }
     }
 

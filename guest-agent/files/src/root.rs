@@ -40,6 +40,11 @@ impl Root {
         resolve_at(self.directory.as_fd(), path.relative(), flags, resolve)
     }
 
+    /// Makes the root the working directory of the calling thread.
+    pub(crate) fn enter(&self) -> Result<(), Errno> {
+        rustix::process::fchdir(&self.directory)
+    }
+
     pub(crate) fn refuses_links(&self) -> bool {
         self.links == Links::Refuse
     }
@@ -96,6 +101,12 @@ impl CheckedPath {
     /// For people and listings.
     pub fn absolute(&self) -> Vec<u8> {
         [b"/", self.joined.as_slice()].concat()
+    }
+
+    /// The absolute path of a name in this directory.
+    pub fn join(&self, name: &[u8]) -> Vec<u8> {
+        let slash: &[u8] = if self.joined.is_empty() { b"" } else { b"/" };
+        [b"/", self.joined.as_slice(), slash, name].concat()
     }
 
     /// The directory and the name in it; `None` for the root.

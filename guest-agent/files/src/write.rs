@@ -1,18 +1,21 @@
-//! Writing one file so that a reader sees either the old content or the new.
+//! Writing one file: so that a reader sees either the old content or the new, or in place from where it ends.
 
 use crate::beside::Beside;
 use crate::errno;
+use crate::parents::open_directory;
 use crate::root::{CheckedPath, Root};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, statat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Uid, fchmod, fchown, fstat, ftruncate, openat, seek, statat,
+};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
+use wire::file_request::{FileSummary, WriteStreamRequest};
 use wire::request::WriteFileRequest;
 use wire::{ErrorCode, Fault};
 
 const BUFFER_SIZE: usize = 256 << 10;
-const PARENT_MODE: u32 = 0o755;
+const MODE_DEFAULT: u32 = 0o644;
 
 /// Writes `content` to the path of `request` and says how many bytes it was. The file gets the mode asked for
 /// and, where the caller may, the owner of the file it replaces. Errors: `NOT_FOUND` (a parent, without
@@ -20,14 +23,40 @@ const PARENT_MODE: u32 = 0o755;
 /// `TOO_LARGE`, `NO_SPACE`, `CANCELLED` (the content was cut off), `BAD_ARGUMENT`.
 pub fn write_file(root: &Root, request: &WriteFileRequest, content: &mut impl Read) -> Result<u64, Fault> {
     let path = CheckedPath::new(&request.path)?;
+    replace(root, &path, request.parents, Some(request.mode), request.max, content)
+}
+
+/// Writes a file whole, or in place from an offset; errors as of [`write_file`], and `OFFSET_MISMATCH` when the file
+/// has another size than the offset.
+pub fn write_stream(root: &Root, request: &WriteStreamRequest, content: &mut impl Read) -> Result<FileSummary, Fault> {
+    let path = CheckedPath::new(&request.path)?;
+    let size = match request.offset {
+        None => replace(root, &path, request.parents, request.mode, u64::MAX, content)?,
+        Some(offset) => write_in_place(root, &path, request, offset, content)?,
+    };
+    Ok(FileSummary { size, entries: 1 })
+}
+
+/// Without `mode` the file keeps the one it has.
+fn replace(
+    root: &Root,
+    path: &CheckedPath,
+    parents: bool,
+    mode: Option<u32>,
+    max: u64,
+    content: &mut impl Read,
+) -> Result<u64, Fault> {
     let not_regular =
         |what| Fault::new(ErrorCode::NotRegular, format!("write {}: {what}", path.absolute().escape_ascii()));
     let (parent, name) = path.split().ok_or_else(|| not_regular("a directory"))?;
-    let directory = open_parent(root, &parent, request.parents)?;
-    let mut owner = None;
+    let directory = open_directory(root, &parent, parents)?;
+    let (mut owner, mut mode_before) = (None, MODE_DEFAULT);
     match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => owner = Some((Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid))),
+            FileType::RegularFile => {
+                owner = Some((Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
+                mode_before = stat.st_mode;
+            }
             FileType::Symlink if root.refuses_links() => return Err(path.fault(Errno::LOOP, "write")),
             FileType::Symlink => {}
             FileType::Directory => return Err(not_regular("a directory")),
@@ -37,17 +66,52 @@ pub fn write_file(root: &Root, request: &WriteFileRequest, content: &mut impl Re
         Err(errno) => return Err(path.fault(errno, "write")),
     }
     let beside = Beside::create(&directory).map_err(|errno| path.fault(errno, "write"))?;
-    let size = copy(content, &beside.file, request.max, &path)?;
+    let size = copy(content, &beside.file, max, path)?;
     if let Some((uid, gid)) = owner {
         // A caller without the right to give files away keeps its own ownership, as when it makes a new file.
         let _ = fchown(&beside.file, Some(uid), Some(gid));
     }
-    fchmod(&beside.file, Mode::from_raw_mode(request.mode & 0o777)).map_err(|errno| path.fault(errno, "write"))?;
+    let mode = mode.unwrap_or(mode_before) & 0o777;
+    fchmod(&beside.file, Mode::from_raw_mode(mode)).map_err(|errno| path.fault(errno, "write"))?;
     beside.rename(name).map_err(|errno| path.fault(errno, "write"))?;
     Ok(size)
 }
 
-fn copy(content: &mut impl Read, mut file: &File, max: u64, path: &CheckedPath) -> Result<u64, Fault> {
+/// What was written stays when the content is cut off, so that the host can go on from there.
+fn write_in_place(
+    root: &Root,
+    path: &CheckedPath,
+    request: &WriteStreamRequest,
+    offset: u64,
+    content: &mut impl Read,
+) -> Result<u64, Fault> {
+    let at = |errno| path.fault(errno, "write");
+    let (parent, name) = path.split().ok_or_else(|| at(Errno::ISDIR))?;
+    let directory = open_directory(root, &parent, request.parents)?;
+    // Without O_NONBLOCK a FIFO would hold the caller.
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = if offset == 0 { flags | OFlags::CREATE } else { flags };
+    let mode = Mode::from_raw_mode(MODE_DEFAULT);
+    let file: File = openat(&directory, name, flags, mode).map_err(at)?.into();
+    let stat = fstat(&file).map_err(at)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(at(Errno::NXIO));
+    }
+    if offset == 0 {
+        ftruncate(&file, 0).map_err(at)?;
+    } else if stat.st_size as u64 != offset {
+        let message = format!("write {}: it has {} bytes", path.absolute().escape_ascii(), stat.st_size);
+        return Err(Fault::new(ErrorCode::OffsetMismatch, message));
+    }
+    if let Some(mode) = request.mode {
+        fchmod(&file, Mode::from_raw_mode(mode & 0o777)).map_err(at)?;
+    }
+    seek(&file, SeekFrom::Start(offset)).map_err(at)?;
+    let written = copy(content, &file, u64::MAX, path)?;
+    Ok(offset + written)
+}
+
+pub(crate) fn copy(content: &mut impl Read, mut file: &File, max: u64, path: &CheckedPath) -> Result<u64, Fault> {
     let mut buffer = vec![0; BUFFER_SIZE];
     let mut size = 0;
     loop {
@@ -67,25 +131,4 @@ fn copy(content: &mut impl Read, mut file: &File, max: u64, path: &CheckedPath) 
         }
         file.write_all(&buffer[..count]).map_err(|error| path.fault(errno::of(&error), "write"))?;
     }
-}
-
-/// Opens the directory `path`, making what is missing one component at a time when `make` says so.
-fn open_parent(root: &Root, path: &CheckedPath, make: bool) -> Result<OwnedFd, Fault> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY;
-    match root.open(path, flags) {
-        Err(Errno::NOENT) if make => {}
-        result => return result.map_err(|errno| path.fault(errno, "open")),
-    }
-    let Some((above, name)) = path.split() else { return Err(path.fault(Errno::NOENT, "open")) };
-    let directory = open_parent(root, &above, true)?;
-    match mkdirat(&directory, name, Mode::from_raw_mode(PARENT_MODE)) {
-        Ok(()) => {
-            // The caller's umask may have taken bits away.
-            let made = openat(&directory, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
-            let _ = made.and_then(|made| fchmod(made, Mode::from_raw_mode(PARENT_MODE)));
-        }
-        Err(Errno::EXIST) => {}
-        Err(errno) => return Err(path.fault(errno, "make")),
-    }
-    root.open(path, flags).map_err(|errno| path.fault(errno, "open"))
 }

@@ -186,7 +186,7 @@ impl<'a> Iterator for Items<'a> {
     }
 }
 
-fn put_bin(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_bin(out: &mut Vec<u8>, bytes: &[u8]) {
     match bytes.len() {
         size @ 0..=0xff => out.extend_from_slice(&[0xc4, size as u8]),
         size @ 0x100..=0xffff => {
@@ -201,7 +201,7 @@ fn put_bin(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn put_int(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn put_int(out: &mut Vec<u8>, value: u64) {
     match value {
         0..=0x7f => out.push(value as u8),
         0x80..=0xff => out.extend_from_slice(&[0xcc, value as u8]),

@@ -16,6 +16,8 @@ pub enum ErrorCode {
     NotFound,
     NotRegular,
     NotDirectory,
+    NotEmpty,
+    OffsetMismatch,
     Symlink,
     Denied,
     TooLarge,

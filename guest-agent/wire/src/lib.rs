@@ -8,6 +8,8 @@ pub mod credit;
 pub mod entry;
 pub mod execution;
 pub mod fault;
+pub mod file_entry;
+pub mod file_request;
 pub mod frame;
 pub mod limits;
 pub mod message;

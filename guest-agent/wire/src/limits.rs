@@ -63,6 +63,14 @@ pub const ARGV_COUNT_MAX: usize = 16_384;
 pub const PATH_MAX: usize = 4096;
 /// Paths of one manifest.
 pub const MANIFEST_PATHS_MAX: usize = 64;
+/// Names in one directory that are listed.
+pub const LIST_ENTRIES_MAX: usize = 100_000;
+/// Directories below one another that an archive goes into.
+pub const ARCHIVE_DEPTH_MAX: usize = 256;
+/// Names in one archive.
+pub const ARCHIVE_ENTRIES_MAX: u64 = 1_000_000;
+/// Directories of one watch.
+pub const WATCH_DIRECTORIES_MAX: usize = 8192;
 /// Bytes of a token.
 pub const TOKEN_MAX: usize = 4096;
 

@@ -1,6 +1,7 @@
 //! Version 2 messages: what the payload of each frame kind holds, apart from an operation's own arguments.
 
 use crate::fault::{ErrorCode, Fault};
+use crate::file_request::Opened;
 use crate::limits::DATA_MAX;
 use serde::{Deserialize, Serialize};
 use serde_bytes::Bytes;
@@ -108,6 +109,8 @@ pub enum Event {
     Exited(ExecStatus),
     /// `read-file`: the file was opened.
     File { size: u64, mode: u32 },
+    /// Another operation on files: what it is about was found, and its bytes follow.
+    Opened(Opened),
 }
 
 /// How a command ended: `exit_code` or `signal`.

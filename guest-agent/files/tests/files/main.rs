@@ -1,5 +1,9 @@
 //! The crate on real trees of this machine's disk.
 
+mod archives;
+mod arranging;
 mod manifest;
 mod operations;
+mod streams;
 mod tree;
+mod watches;

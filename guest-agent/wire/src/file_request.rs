@@ -1,0 +1,132 @@
+//! The operations on files that send bytes to the host (entries, content, archives, changes) or take bytes from it.
+//! Fields are those of PROTOCOL.md; paths are checked where they are resolved.
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+/// What sends bytes, possibly none, to the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FileRequest {
+    Stat(PathRequest),
+    List(PathRequest),
+    MakeDirectory(MakeDirectoryRequest),
+    Remove(RemoveRequest),
+    Move(MoveRequest),
+    ReadRange(ReadRangeRequest),
+    ArchiveRead(PathRequest),
+    Watch(WatchRequest),
+}
+
+/// What takes bytes from the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FileUploadRequest {
+    WriteStream(WriteStreamRequest),
+    ArchiveWrite(PathRequest),
+}
+
+/// How long an operation may take, which decides how many of its kind run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Duration {
+    /// As long as the file system takes.
+    Short,
+    /// As long as the host takes to send or to receive.
+    Transfer,
+    /// Until the host has seen enough.
+    Watch,
+}
+
+impl FileRequest {
+    pub fn duration(&self) -> Duration {
+        match self {
+            Self::ReadRange(_) | Self::ArchiveRead(_) => Duration::Transfer,
+            Self::Watch(_) => Duration::Watch,
+            _ => Duration::Short,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathRequest {
+    pub path: ByteBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MakeDirectoryRequest {
+    pub path: ByteBuf,
+    /// Permission bits of the directory itself; parents that are made get 0755.
+    pub mode: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RemoveRequest {
+    pub path: ByteBuf,
+    /// Also a directory that is not empty.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoveRequest {
+    pub from: ByteBuf,
+    pub to: ByteBuf,
+}
+
+/// A part of a regular file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadRangeRequest {
+    pub path: ByteBuf,
+    pub offset: u64,
+    /// `offset` counts back from the end.
+    #[serde(default)]
+    pub from_end: bool,
+    /// To the end when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WriteStreamRequest {
+    pub path: ByteBuf,
+    /// Absent: the mode of the file that is replaced, or 0644.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+    /// Make missing parent directories (0755).
+    #[serde(default)]
+    pub parents: bool,
+    /// Absent: written beside and renamed over the name. Otherwise written in place from this offset, which must be
+    /// the size of the file; 0 makes or empties it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WatchRequest {
+    /// A directory.
+    pub path: ByteBuf,
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// EVENT `opened`: what was asked for is there, and its bytes follow. Zero where it has no meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// Bytes of the whole file.
+    pub size: u64,
+    /// Of the first byte that is sent.
+    pub offset: u64,
+    /// Bytes that will be sent.
+    pub length: u64,
+    /// Permission and set-id bits.
+    pub mode: u32,
+    /// Milliseconds since 1970.
+    pub modified_ms: u64,
+}
+
+/// END.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSummary {
+    /// Bytes of content sent or taken; of an upload into a file, the size that the file has now.
+    pub size: u64,
+    /// Names that were sent, taken or removed.
+    pub entries: u64,
+}
