@@ -53,7 +53,10 @@ function expectedStatus(route: Route): number {
 function call(route: Route, id: string, token?: string) {
   if (route.path.includes(":eid") && !harness.executions.all.has(`${id}/${EXECUTION}`)) {
     const tty = { cols: 80, rows: 24 };
-    const execution = harness.executions.add(id, EXECUTION, { command: "true", ...(/resize$/.test(route.path) ? { tty } : {}) });
+    const execution = harness.executions.add(id, EXECUTION, {
+      command: "true",
+      ...(/resize$/.test(route.path) ? { tty } : {}),
+    });
     // A stream of one that runs would not end.
     if (/stream$/.test(route.path)) execution.exit();
   }
