@@ -76,6 +76,18 @@ describe("a stream", () => {
     expect(source.closed).toBe(1);
   });
 
+  test.each(["exited", "error"])("is over with %s: nothing follows, whatever happens then", async (type) => {
+    const streams = new AttachedStreams(1);
+    const source = new ListSource([{ type }, { type: "output" }, new Error("late")]);
+    const response = respond(source, streams);
+    const reader = response.body!.getReader();
+    expect(lines(Buffer.from((await reader.read()).value!).toString())).toEqual([{ type }]);
+    // Before the reader has asked again, when the source could still say something.
+    streams.drain();
+    expect((await reader.read()).done).toBe(true);
+    expect([source.asked, source.closed]).toEqual([1, 1]);
+  });
+
   test("breaks silence, and sends what came after it once", async () => {
     const source = new ListSource([], true);
     const reader = respond(source, undefined, 10).body!.getReader();
