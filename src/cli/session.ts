@@ -14,8 +14,8 @@ export interface SessionOptions {
   readonly isJson?: boolean;
   /** What is sent of a piece of input; null ends the session. */
   readonly filter?: (piece: Uint8Array) => Uint8Array | null;
-  /** The end of the input closes the command's; a terminal has no such end. */
-  readonly closesInput: boolean;
+  /** `piped`: its end closes the command's. `typed`: a terminal has no such end. `none`: stdin is left alone. */
+  readonly input: "piped" | "typed" | "none";
 }
 
 /** Both ends of an execution; `leave` ends this one. */
@@ -66,14 +66,15 @@ export class Session {
   }
 
   async #sendInput(execution: Execution): Promise<void> {
-    const { filter = (piece) => piece, closesInput } = this.options;
+    const { filter = (piece) => piece, input } = this.options;
+    if (input === "none") return;
     try {
       await this.terminal.keyboard.read(async (piece) => {
         const bytes = filter(piece);
         if (bytes === null) this.leave();
         else if (bytes.length > 0) await execution.writeStdin(bytes, false, this.signal);
       }, this.signal);
-      if (closesInput && !this.signal.aborted) await execution.writeStdin(NO_BYTES, true, this.signal);
+      if (input === "piped" && !this.signal.aborted) await execution.writeStdin(NO_BYTES, true, this.signal);
     } catch (error) {
       // A command may close its input or end before it has read everything; how it ended is in its exit.
       const isRefused = error instanceof ApiError && ["EXECUTION_EXITED", "STDIN_CLOSED"].includes(error.code);

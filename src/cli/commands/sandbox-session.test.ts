@@ -1,5 +1,7 @@
 // `sandbox run` and `sandbox shell` as their own processes, against the HTTP surface on an execution that the test plays.
 import { afterEach, describe, expect, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { FakeExecution } from "../../http/testing/executions.ts";
@@ -106,6 +108,30 @@ describe("sandbox run", () => {
     (child.stdin as unknown as { write(data: string): void }).write("typed\n");
     await Bun.sleep(50);
     execution.exit();
+    expect(await child.exited).toBe(0);
+  });
+
+  test("leaves stdin to others when told to", async () => {
+    const served = await serve();
+    const child = run(served, [served.id, "--no-stdin", "--", "true"], new Blob(["for others"]));
+    const execution = await started(served);
+    expect(execution.request.stdin).toBe(false);
+    await Bun.sleep(50);
+    execution.exit();
+    expect(await child.exited).toBe(0);
+    expect(execution.stdin).toEqual([]);
+  });
+
+  test("works over a unix socket", async () => {
+    const directory = await mkdtemp(join(tmpdir(), "fluxvm-run-"));
+    cleanups.push(() => rm(directory, { recursive: true }));
+    const served = await serve(`unix:${join(directory, "api.sock")}`);
+    const child = run(served, [served.id, "--", "cat"], new Blob(["in"]));
+    const execution = await started(served);
+    await until(() => execution.state.stdin.closed);
+    execution.write("stdout", input(execution));
+    execution.exit();
+    expect(await text(child.stdout)).toBe("in");
     expect(await child.exited).toBe(0);
   });
 

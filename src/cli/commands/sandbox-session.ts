@@ -32,14 +32,19 @@ const run: Command = {
   options: [
     ...placeOptions,
     { name: "timeout", value: "SECONDS", description: "Kill the command after this long; the status is 124." },
+    { name: "no-stdin", description: "Leave stdin alone, as in a loop that reads it; the command has none." },
   ],
   async run(invocation, terminal) {
-    const session = new Session(terminal, { isJson: invocation.output === "json", closesInput: true });
+    const hasInput = !invocation.flag("no-stdin");
+    const session = new Session(terminal, {
+      isJson: invocation.output === "json",
+      input: hasInput ? "piped" : "none",
+    });
     const [only, ...others] = invocation.rest;
     const request = {
       ...(others.length === 0 ? { command: only } : { argv: invocation.rest }),
       ...placeOf(invocation),
-      stdin: true,
+      stdin: hasInput,
       timeout_seconds: invocation.integer("timeout", 1, SECONDS_MAX),
     };
     let execution: Execution | null = null;
@@ -77,7 +82,7 @@ const shell: Command = {
     if (size === null) throw new UsageError("sandbox shell needs a terminal; for pipes there is sandbox run");
     const keys = new EscapeKeys();
     const session = new Session(terminal, {
-      closesInput: false,
+      input: "typed",
       filter: (piece) => {
         const { bytes, isLeaving } = keys.take(piece);
         return isLeaving ? null : bytes;
