@@ -44,6 +44,10 @@ pub const DESCRIPTORS_MAX: u64 = 16_384;
 pub const CONNECTIONS_MAX: usize = 64;
 /// File operations that run at the same time; each has a worker process.
 pub const FILE_WORKERS_MAX: usize = 16;
+/// Downloads and uploads of files and archives at the same time: each lasts as long as its client likes.
+pub const TRANSFERS_MAX: usize = 64;
+/// Watches at the same time.
+pub const WATCHES_MAX: usize = 32;
 /// Idle workers kept for the next file operation.
 pub const FILE_WORKERS_IDLE_MAX: usize = 2;
 

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use wire::file_request::{FileRequest, FileSummary, FileUploadRequest, Opened};
 use wire::request::{ManifestRequest, ManifestSummary, ReadFileRequest, WriteFileRequest};
 use wire::{ErrorCode, Fault};
 
@@ -26,14 +27,18 @@ pub enum Job {
     Read(ReadFileRequest),
     Write(WriteFileRequest),
     Manifest(ManifestRequest),
+    File(FileRequest),
+    Upload(FileUploadRequest),
 }
 
-/// What a worker says about its job: `Opened` comes before the content, each of the others ends the job.
+/// What a worker says about its job: `Opened` or `Begun` come before the content, each of the others ends the job.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
     Opened { size: u64, mode: u32 },
     Moved { size: u64 },
     Listed(ManifestSummary),
+    Begun(Opened),
+    Done(FileSummary),
     Failed(Fault),
 }
 
@@ -60,6 +65,13 @@ fn serve(socket: OwnedFd, workspace: &Path) -> io::Result<()> {
             Job::Write(request) => files::write_file(&files, &request, &mut ChunkReader::new(File::from(content)))
                 .map(|size| Reply::Moved { size }),
             Job::Manifest(request) => list(&mut manifests, &request, content),
+            Job::File(request) => {
+                let begun = |opened| say(&Reply::Begun(opened)).map_err(internal);
+                files::perform(&files, &request, begun, File::from(content)).map(Reply::Done)
+            }
+            Job::Upload(request) => {
+                files::perform_upload(&files, &request, &mut ChunkReader::new(File::from(content))).map(Reply::Done)
+            }
         };
         say(&result.unwrap_or_else(Reply::Failed))?;
     }
@@ -74,15 +86,19 @@ fn read(
 ) -> Result<Reply, Fault> {
     let file = files::open_file(root, request)?;
     let opened = Reply::Opened { size: file.size, mode: file.mode };
-    say(&opened).map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))?;
+    say(&opened).map_err(internal)?;
     let size = file.send(&mut File::from(content))?;
     Ok(Reply::Moved { size })
+}
+
+fn internal(error: io::Error) -> Fault {
+    Fault::new(ErrorCode::Internal, error.to_string())
 }
 
 fn list(manifests: &mut Manifests, request: &ManifestRequest, content: OwnedFd) -> Result<Reply, Fault> {
     let cancel = AtomicBool::new(false);
     let watched = content.try_clone().and_then(|copy| Ok((copy, nix::unistd::pipe()?)));
-    let (copy, (stopped, stop)) = watched.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))?;
+    let (copy, (stopped, stop)) = watched.map_err(internal)?;
     let mut content = File::from(content);
     let summary = thread::scope(|scope| {
         scope.spawn(|| cancel.store(reader_left(copy.as_fd(), stopped.as_fd()), Ordering::Relaxed));

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use tokio::net::unix::pipe;
 use wire::execution::TerminalSize;
+use wire::file_request::*;
 use wire::limits::OUTPUT_KEPT_MAX;
 use wire::request::*;
 use wire::{ErrorCode, Fault};
@@ -40,6 +41,13 @@ pub trait Guest: 'static {
 
     /// Begins to take a file's content.
     async fn write_file(&self, request: WriteFileRequest) -> Result<FileUpload, Fault>;
+
+    /// Begins an operation on files whose bytes, possibly none, go to the host. Returns when what it is about was
+    /// found. Errors: those of `files::perform`, `INTERRUPTED`, `LIMIT` (too many of its kind), `GONE`.
+    async fn file(&self, request: FileRequest) -> Result<Download, Fault>;
+
+    /// Begins an operation on files that takes bytes from the host. Errors as of `file`; most come at the end.
+    async fn file_upload(&self, request: FileUploadRequest) -> Result<Upload, Fault>;
 
     /// Begins a walk. A walk that fails before its first byte may say so here or in `ended`.
     async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault>;
@@ -130,6 +138,19 @@ pub struct FileUpload {
     pub bytes: pipe::Sender,
     /// The size of the file now in place.
     pub ended: LocalFuture<Result<u64, Fault>>,
+}
+
+/// Bytes on their way to the host, until end-of-file; then `ended`. Dropping it stops what makes them.
+pub struct Download {
+    pub opened: Opened,
+    pub bytes: pipe::Receiver,
+    pub ended: LocalFuture<Result<FileSummary, Fault>>,
+}
+
+/// Bytes on their way into the guest, in the form of a [`FileUpload`].
+pub struct Upload {
+    pub bytes: pipe::Sender,
+    pub ended: LocalFuture<Result<FileSummary, Fault>>,
 }
 
 /// A listing on its way to the host: `bytes` until end-of-file, then `ended`. Dropping it stops the walk.

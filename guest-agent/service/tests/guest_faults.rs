@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::unix::pipe;
 use tokio::task::{LocalSet, spawn_local};
+use wire::file_request::*;
 use wire::frame::{Kind, decode, encode, parse};
 use wire::message::*;
 use wire::preamble::Nonce;
@@ -73,6 +74,20 @@ impl Guest for OddGuest {
     }
 
     async fn write_file(&self, _: WriteFileRequest) -> Result<FileUpload, Fault> {
+        Err(gone())
+    }
+
+    async fn file(&self, _: FileRequest) -> Result<Download, Fault> {
+        let (bytes, _) = new_pipe();
+        let cut = Fault::new(ErrorCode::Interrupted, "the worker was killed");
+        Ok(Download {
+            opened: Opened { size: 5, length: 5, ..Opened::default() },
+            bytes,
+            ended: Box::pin(async { Err(cut) }),
+        })
+    }
+
+    async fn file_upload(&self, _: FileUploadRequest) -> Result<Upload, Fault> {
         Err(gone())
     }
 
@@ -153,7 +168,7 @@ async fn greet(guest: OddGuest) -> Host {
     let mut host = Host { stream, buffer: Vec::new() };
     let (_, kind, payload) = host.frame().await.unwrap();
     assert_eq!(kind, Kind::Welcome);
-    assert_eq!(decode::<Welcome>(&payload).unwrap().features, ["exec", "executions", "files", "manifest"]);
+    assert_eq!(decode::<Welcome>(&payload).unwrap().features, ["exec", "executions", "files", "file-streams", "manifest"]);
     host
 }
 

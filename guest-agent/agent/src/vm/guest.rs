@@ -7,6 +7,7 @@ use super::{identity, power, shell};
 use files::{Links, Manifests, Root};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use service::*;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -15,9 +16,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, spawn_blocking};
 use wire::chunks::ChunkReader;
 use wire::execution::TerminalSize;
+use wire::file_request::{FileRequest, FileUploadRequest};
 use wire::limits::OUTPUT_KEPT_MAX;
 use wire::request::*;
 use wire::{ErrorCode, Fault};
@@ -91,6 +94,33 @@ impl Guest for VmGuest {
         Ok(FileUpload { bytes, ended: Box::pin(async { writing.await.map_err(panicked)? }) })
     }
 
+    async fn file(&self, request: FileRequest) -> Result<Download, Fault> {
+        let root = self.root.clone();
+        let (bytes, filler) = from_worker()?;
+        let (told, opened) = oneshot::channel();
+        let working = spawn_blocking(move || {
+            if matches!(request, FileRequest::Watch(_)) {
+                own_directory()?;
+            }
+            let tell = |opened| told.send(opened).map_err(|_| Fault::new(ErrorCode::Cancelled, "nobody waits"));
+            files::perform(&root, &request, tell, filler)
+        });
+        match opened.await {
+            Ok(opened) => Ok(Download { opened, bytes, ended: Box::pin(async { working.await.map_err(panicked)? }) }),
+            Err(_) => Err(match working.await.map_err(panicked)? {
+                Ok(_) => Fault::new(ErrorCode::Internal, "an operation that never began has ended"),
+                Err(fault) => fault,
+            }),
+        }
+    }
+
+    async fn file_upload(&self, request: FileUploadRequest) -> Result<Upload, Fault> {
+        let root = self.root.clone();
+        let (bytes, source) = to_worker()?;
+        let working = spawn_blocking(move || files::perform_upload(&root, &request, &mut ChunkReader::new(source)));
+        Ok(Upload { bytes, ended: Box::pin(async { working.await.map_err(panicked)? }) })
+    }
+
     async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault> {
         let (bytes, mut filler) = from_worker()?;
         let cancel = CancelOnDrop::default();
@@ -141,6 +171,13 @@ impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Gives the calling thread a working directory that no other thread shares.
+fn own_directory() -> Result<(), Fault> {
+    // SAFETY: only the working directory, the root and the umask of this thread become its own; descriptors stay shared.
+    let unshared = unsafe { unshare_unsafe(UnshareFlags::FS) };
+    unshared.map_err(|errno| Fault::new(ErrorCode::Internal, format!("no working directory of its own: {errno}")))
 }
 
 /// The fault of a task that panicked.

@@ -15,7 +15,9 @@ use crate::sys::process::{self, Reaped};
 use channel::Channel;
 use commands::Commands;
 use nix::unistd::Pid;
-use service::{Authority, Description, Execution, FileDownload, FileUpload, Guest, ManifestDownload, Server};
+use service::{
+    Authority, Description, Download, Execution, FileDownload, FileUpload, Guest, ManifestDownload, Server, Upload,
+};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,6 +28,7 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
+use wire::file_request::{FileRequest, FileUploadRequest};
 use wire::request::*;
 use wire::{ErrorCode, Fault};
 use workers::Workers;
@@ -195,6 +198,14 @@ impl Guest for SharedSandbox {
 
     async fn write_file(&self, request: WriteFileRequest) -> Result<FileUpload, Fault> {
         self.0.workers.write_file(request).await
+    }
+
+    async fn file(&self, request: FileRequest) -> Result<Download, Fault> {
+        self.0.workers.file(request).await
+    }
+
+    async fn file_upload(&self, request: FileUploadRequest) -> Result<Upload, Fault> {
+        self.0.workers.file_upload(request).await
     }
 
     async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault> {

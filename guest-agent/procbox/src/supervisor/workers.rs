@@ -6,20 +6,20 @@ use super::{internal, pipes};
 use crate::control::{self, ToInit};
 use crate::limits::*;
 use crate::worker::{Job, Reply};
-use service::{FileDownload, FileUpload, ManifestDownload};
+use service::{Download, FileDownload, FileUpload, ManifestDownload, Upload};
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
+use wire::file_request::{Duration, FileRequest, FileSummary, FileUploadRequest};
 use wire::request::{ManifestRequest, ManifestSummary, ReadFileRequest, WriteFileRequest};
 use wire::{ErrorCode, Fault};
 
 /// How long a worker may take to notice that nobody wants its job any more, before it is killed.
-const CANCEL: Duration = Duration::from_secs(5);
+const CANCEL: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The workers of the sandbox; copies are one pool.
 #[derive(Clone)]
@@ -29,6 +29,9 @@ struct Pool {
     channel: Channel,
     next: Cell<u64>,
     slots: Arc<Semaphore>,
+    /// Of what lasts as long as a client likes: nobody waits for one, so a client cannot hold the others up.
+    transfer_slots: Arc<Semaphore>,
+    watch_slots: Arc<Semaphore>,
     idle: RefCell<Vec<Worker>>,
     /// The one that remembers fingerprints and listings; it is kept as long as it lives.
     lister: Arc<Mutex<Option<Worker>>>,
@@ -40,6 +43,8 @@ impl Workers {
             channel,
             next: Cell::new(1),
             slots: Arc::new(Semaphore::new(FILE_WORKERS_MAX)),
+            transfer_slots: Arc::new(Semaphore::new(TRANSFERS_MAX)),
+            watch_slots: Arc::new(Semaphore::new(WATCHES_MAX)),
             idle: RefCell::default(),
             lister: Arc::default(),
         }))
@@ -77,6 +82,37 @@ impl Workers {
         Ok(FileUpload { bytes, ended: Box::pin(ended) })
     }
 
+    /// Begins an operation on files. Errors: those of `files::perform` up to where it begins, `LIMIT`, `INTERRUPTED`,
+    /// `GONE`.
+    pub async fn file(&self, request: FileRequest) -> Result<Download, Fault> {
+        let slot = match request.duration() {
+            Duration::Short => self.0.slots.clone().acquire_owned().await.map_err(internal)?,
+            Duration::Transfer => slot_of(&self.0.transfer_slots, "transfers")?,
+            Duration::Watch => slot_of(&self.0.watch_slots, "watches")?,
+        };
+        let worker = self.worker()?;
+        let (bytes, theirs) = pipes::from_sandbox().map_err(internal)?;
+        worker.ask(&Job::File(request), theirs).await?;
+        let opened = match worker.hear().await? {
+            Reply::Begun(opened) => opened,
+            Reply::Failed(fault) => {
+                self.give_back(worker, slot);
+                return Err(fault);
+            }
+            _ => return Err(confused()),
+        };
+        Ok(Download { opened, bytes, ended: Box::pin(self.finish(worker, slot, summary)) })
+    }
+
+    /// Begins to take bytes. Errors: `LIMIT`, `INTERRUPTED`, `GONE`; those of `files::perform_upload` come at the end.
+    pub async fn file_upload(&self, request: FileUploadRequest) -> Result<Upload, Fault> {
+        let slot = slot_of(&self.0.transfer_slots, "transfers")?;
+        let worker = self.worker()?;
+        let (bytes, theirs) = pipes::to_sandbox().map_err(internal)?;
+        worker.ask(&Job::Upload(request), theirs).await?;
+        Ok(Upload { bytes, ended: Box::pin(self.finish(worker, slot, summary)) })
+    }
+
     /// Begins a walk. One at a time; the next waits. Errors: `INTERRUPTED`, `GONE`; those of the walk come at the
     /// end.
     pub async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault> {
@@ -94,12 +130,17 @@ impl Workers {
 
     async fn file_worker(&self) -> Result<(Worker, OwnedSemaphorePermit), Fault> {
         let slot = self.0.slots.clone().acquire_owned().await.map_err(internal)?;
+        Ok((self.worker()?, slot))
+    }
+
+    /// An idle worker, or a new one.
+    fn worker(&self) -> Result<Worker, Fault> {
         loop {
             let idle = self.0.idle.borrow_mut().pop();
             match idle {
-                Some(worker) if worker.is_alive() => return Ok((worker, slot)),
+                Some(worker) if worker.is_alive() => return Ok(worker),
                 Some(_) => (),
-                None => return Ok((self.start()?, slot)),
+                None => return self.start(),
             }
         }
     }
@@ -150,6 +191,17 @@ impl Workers {
         });
         received(ended)
     }
+}
+
+fn summary(reply: Reply) -> Option<FileSummary> {
+    match reply {
+        Reply::Done(summary) => Some(summary),
+        _ => None,
+    }
+}
+
+fn slot_of(slots: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Fault> {
+    slots.clone().try_acquire_owned().map_err(|_| Fault::new(ErrorCode::Limit, format!("too many {what} at once")))
 }
 
 async fn list(

@@ -3,6 +3,7 @@
 use crate::Case;
 use crate::fixture::Sandbox;
 use serde_bytes::ByteBuf;
+use wire::file_request::*;
 use wire::message::FileEnd;
 use wire::request::*;
 use wire::{ErrorCode, Fault};
@@ -13,6 +14,8 @@ pub const CASES: &[Case] = &[
     ("an upload that is cut off leaves the old content", cut_upload),
     ("a manifest lists, and a delta follows edits", manifests),
     ("a sandbox that shut itself out of its workspace is let in again", shut_out),
+    ("files are listed, archived and removed inside only", file_operations),
+    ("changes are watched until the directory goes", watches),
     ("a killed worker interrupts its operation only", killed_worker),
 ];
 
@@ -125,4 +128,56 @@ fn shut_out() {
     assert_eq!(sandbox.manifest(None).unwrap().0.files, 1);
     shut();
     assert_eq!(sandbox.output("cat file"), "after");
+}
+
+fn file_operations() {
+    let sandbox = Sandbox::new();
+    sandbox.output("mkdir -p d/e; echo content > d/f; ln -s /etc/passwd d/l; ln -s / d/root");
+    let path = |text: &str| PathRequest { path: ByteBuf::from(text) };
+    let run = |op: &str, arguments: &dyn Fn(&mut crate::client::Connection)| {
+        let mut connection = sandbox.connect();
+        arguments(&mut connection);
+        connection.finish::<FileSummary>().map_err(|fault| (op.to_string(), fault.code))
+    };
+    let with_path = |op: &str, text: &str| run(op, &|connection| connection.start(op, &path(text)));
+    assert_eq!(with_path("list", "/d").unwrap().0.entries, 4);
+    assert_eq!(with_path("stat", "/d/l").unwrap().0.entries, 1);
+    assert_eq!(with_path("stat", "/d/root/etc").unwrap_err().1, ErrorCode::Symlink);
+    assert_eq!(with_path("list", "/d/f").unwrap_err().1, ErrorCode::NotDirectory);
+    let (_, [archive, _]) = with_path("archive-read", "/d").unwrap();
+    let mut connection = sandbox.connect();
+    connection.start("archive-write", &path("/copy"));
+    connection.send_content(&archive);
+    assert_eq!(connection.finish::<FileSummary>().unwrap_err().code, ErrorCode::BadArgument, "its links lead out");
+    sandbox.output("rm d/l d/root");
+    let (_, [archive, _]) = with_path("archive-read", "/d").unwrap();
+    let mut connection = sandbox.connect();
+    connection.start("archive-write", &path("/copy2"));
+    connection.send_content(&archive);
+    connection.finish::<FileSummary>().unwrap();
+    assert_eq!(
+        sandbox.output("diff -r d copy2 && stat -c %u copy2"),
+        sandbox.place.config["sandbox_uid"].to_string()
+    );
+    let remove = RemoveRequest { path: ByteBuf::from("/d"), recursive: true };
+    assert_eq!(run("remove", &|connection| connection.start("remove", &remove)).unwrap().0.entries, 3);
+}
+
+fn watches() {
+    let sandbox = Sandbox::new();
+    sandbox.output("mkdir d");
+    let mut connection = sandbox.connect();
+    connection.start("watch", &WatchRequest { path: ByteBuf::from("/d"), recursive: true });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    sandbox.output("mkdir d/e; echo > d/e/f; sleep 0.2; rm -r d");
+    let (summary, [changes, _]) = connection.finish::<FileSummary>().unwrap();
+    assert!(summary.entries >= 4);
+    assert!(changes.windows(6).any(|window| window == b"/d/e/f"));
+    // The worker of a watch that nobody wants any more does the next job.
+    for _ in 0..40 {
+        let mut connection = sandbox.connect();
+        connection.start("watch", &WatchRequest { path: ByteBuf::from("/"), recursive: true });
+        drop(connection);
+    }
+    assert_eq!(sandbox.output("echo here"), "here");
 }

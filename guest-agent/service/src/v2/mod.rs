@@ -2,6 +2,7 @@
 
 mod exec;
 mod executions;
+mod files;
 mod open;
 mod outbox;
 mod stream;
@@ -107,7 +108,7 @@ impl<G: Guest> Connection<G> {
         }
         let guest = &self.server.guest;
         let description = guest.description();
-        let mut features = vec!["exec", "executions", "files", "manifest"];
+        let mut features = vec!["exec", "executions", "files", "file-streams", "manifest"];
         features.extend(guest.shells().is_some().then_some("shell"));
         features.extend(guest.identity().is_some().then_some("identity"));
         let welcome = Welcome {

@@ -1,7 +1,7 @@
 //! From an OPEN frame to its answer: END or ERROR, whatever happens to the operation in between.
 
 use super::stream::Stream;
-use super::{Table, exec, executions, transfer};
+use super::{Table, exec, executions, files, transfer};
 use crate::guest::Guest;
 use crate::server::Server;
 use serde::de::DeserializeOwned;
@@ -18,6 +18,7 @@ pub enum Operation {
     Exec(ExecRequest),
     Signal(SignalRequest),
     Execution(executions::Operation),
+    File(files::Operation),
     ReadFile(ReadFileRequest),
     WriteFile(WriteFileRequest),
     Manifest(ManifestRequest),
@@ -30,6 +31,9 @@ pub enum Operation {
 pub fn operation(op: &str, frame: &Frame<'_>) -> Result<Operation, Fault> {
     if let Some(operation) = executions::operation(op, frame) {
         return operation.map(Operation::Execution);
+    }
+    if let Some(operation) = files::operation(op, frame) {
+        return operation.map(Operation::File);
     }
     Ok(match op {
         "ping" => Operation::Ping,
@@ -89,6 +93,7 @@ async fn perform<G: Guest>(
             stream.message(Kind::End, &Empty {}).await;
         }
         Operation::Execution(operation) => executions::perform(&server, &stream, operation).await?,
+        Operation::File(operation) => files::perform(guest, &stream, operation).await?,
         Operation::ReadFile(request) => transfer::read_file(guest, &stream, request).await?,
         Operation::WriteFile(request) => transfer::write_file(guest, &stream, request).await?,
         Operation::Manifest(request) => transfer::manifest(guest, &stream, request).await?,

@@ -31,12 +31,16 @@ pub async fn manifest(guest: &impl Guest, stream: &Stream, request: ManifestRequ
     Ok(())
 }
 
-fn cancelled() -> Fault {
+pub fn cancelled() -> Fault {
     Fault::new(ErrorCode::Cancelled, "the host has lost interest")
 }
 
 /// Sends a pipe's bytes and gives what its filler says in the end.
-async fn send<T>(mut bytes: pipe::Receiver, ended: LocalFuture<Result<T, Fault>>, stream: &Stream) -> Result<T, Fault> {
+pub async fn send<T>(
+    mut bytes: pipe::Receiver,
+    ended: LocalFuture<Result<T, Fault>>,
+    stream: &Stream,
+) -> Result<T, Fault> {
     let mut buffer = vec![0; CHUNK_SIZE];
     loop {
         let room = stream.room().await;
@@ -56,28 +60,36 @@ async fn send<T>(mut bytes: pipe::Receiver, ended: LocalFuture<Result<T, Fault>>
 }
 
 pub async fn write_file(guest: &impl Guest, stream: &Stream, request: WriteFileRequest) -> Result<(), Fault> {
-    let mut upload = guest.write_file(request).await?;
+    let upload = guest.write_file(request).await?;
+    let size = feed(upload.bytes, upload.ended, stream).await?;
+    stream.message(Kind::End, &FileEnd { size }).await;
+    Ok(())
+}
+
+/// Hands what the host sends to a pipe's reader and gives what that says in the end.
+pub async fn feed<T>(
+    mut bytes: pipe::Sender,
+    mut ended: LocalFuture<Result<T, Fault>>,
+    stream: &Stream,
+) -> Result<T, Fault> {
     let feeding = async {
         loop {
             match stream.receive().await {
-                Arrival::Bytes(bytes) => {
-                    upload.bytes.write_all(&prefix(bytes.len())).await?;
-                    upload.bytes.write_all(&bytes).await?;
+                Arrival::Bytes(content) => {
+                    bytes.write_all(&prefix(content.len())).await?;
+                    bytes.write_all(&content).await?;
                 }
-                Arrival::Complete => return upload.bytes.write_all(&COMMIT).await,
+                Arrival::Complete => return bytes.write_all(&COMMIT).await,
                 Arrival::Abandoned => return Ok(()),
             }
         }
     };
-    let size = tokio::select! {
+    tokio::select! {
         // The writer may give up early: too large, no space.
-        size = &mut upload.ended => size?,
+        result = &mut ended => return result,
         // A pipe that breaks is explained by how the writer ended; without a commit nothing was written.
-        _ = feeding => {
-            drop(upload.bytes);
-            upload.ended.await?
-        }
-    };
-    stream.message(Kind::End, &FileEnd { size }).await;
-    Ok(())
+        _ = feeding => {}
+    }
+    drop(bytes);
+    ended.await
 }
