@@ -73,8 +73,6 @@ export const limits = {
   executionAttachPauseMaxMs: 1000,
   /** A write that failed is tried again after this long. */
   executionRetryMs: 1000,
-  /** What left a process behind holds its output open: after this long without a byte its own output is complete. */
-  executionSilenceMs: 50,
   executionReattachGraceMs: 30 * 1000,
   executionWaitMaxMs: 600 * 1000,
   executionStartAttemptsMax: 3,

@@ -68,8 +68,8 @@ export interface ExecutionSink {
    * were lost. The guest may send more once the promise has resolved, which is the back-pressure.
    */
   output(channel: "stdout" | "stderr", offset: number, data: Uint8Array): Promise<void>;
-  /** The process has ended; output may follow. */
-  exited(state: GuestExecution): void;
+  /** The process has ended; output may follow. What it wrote itself lies below `wrote`. */
+  exited(state: GuestExecution, wrote: OutputOffsets): void;
 }
 
 export interface StdinReply {

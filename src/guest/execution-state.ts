@@ -1,5 +1,5 @@
 // Reads the state of an execution out of a guest agent's message, every field checked.
-import type { GuestExecution, OutputWindow } from "../contracts/executions.ts";
+import type { GuestExecution, OutputOffsets, OutputWindow } from "../contracts/executions.ts";
 import { flag, integer, optionalInteger } from "./fields.ts";
 import type { Fields } from "./msgpack.ts";
 import { ProtocolViolation } from "./violation.ts";
@@ -50,6 +50,12 @@ function window(value: unknown, name: string): OutputWindow {
   const end = integer(fields, "end");
   if (base > end) throw new ProtocolViolation(`${name} ends before it begins`);
   return { base, end };
+}
+
+/** Throws `ProtocolViolation`. */
+export function outputOffsets(value: unknown): OutputOffsets {
+  const fields = map(value, "offsets");
+  return { stdout: integer(fields, "stdout"), stderr: integer(fields, "stderr") };
 }
 
 function map(value: unknown, name: string): Fields {

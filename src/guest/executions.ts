@@ -12,7 +12,7 @@ import type {
 } from "../contracts/executions.ts";
 import { asAgentError } from "../errors/agent-error.ts";
 import type { GuestConnection } from "./connection.ts";
-import { executionState } from "./execution-state.ts";
+import { executionState, outputOffsets } from "./execution-state.ts";
 import { guestUnreachable } from "./faults.ts";
 import { flag, integer } from "./fields.ts";
 import { Channel, wide, type Message } from "./frame.ts";
@@ -129,7 +129,7 @@ function attach(
   const ends = { stdout: from.stdout, stderr: from.stderr };
   const handler: StreamHandler = {
     event: (message) => {
-      if (message.event === "exited") sink.exited(exitedState(message.execution, id));
+      if (message.event === "exited") sink.exited(exitedState(message.execution, id), outputOffsets(message.wrote));
     },
     data: (number, content, message) => {
       if (number === Channel.input) throw new ProtocolViolation("input cannot come from the guest");

@@ -205,7 +205,14 @@ pub struct ExecutionListEnd {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum ExecutionEvent {
-    Exited { execution: ExecutionState },
+    Exited { execution: ExecutionState, wrote: Wrote },
+}
+
+/// The offset behind what a command itself had written to each channel when it ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wrote {
+    pub stdout: u64,
+    pub stderr: u64,
 }
 
 #[cfg(test)]

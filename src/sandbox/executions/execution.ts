@@ -41,7 +41,8 @@ export class HeldExecution implements ReadableExecution {
   #version = 0;
   /** Everything that the process wrote before its end is here, or will never be. */
   #complete = false;
-  #silence: Timer | null = null;
+  /** What the process itself wrote, once it has ended and the guest has said it. */
+  #wrote: OutputOffsets | null = null;
   #dismissal: AgentError | null = null;
 
   constructor(
@@ -65,7 +66,11 @@ export class HeldExecution implements ReadableExecution {
     this.stderr = new Output(files.stderr, hooks);
     this.#feed = new Feed(stored.id, this.stdout, this.stderr, {
       guest: host.guest,
-      exited: (state) => this.#exited(state),
+      exited: (state, wrote) => {
+        this.#exited(state);
+        this.#wrote = wrote;
+        this.#checkComplete();
+      },
       finished: (state) => this.#finished(state),
       lost: () => this.end("the guest agent does not know the execution any more"),
     });
@@ -234,7 +239,6 @@ export class HeldExecution implements ReadableExecution {
   async close(error: AgentError): Promise<void> {
     this.dismiss(error);
     this.#feed.stop();
-    this.#clearSilence();
     // The guest has what waits for a reader, as long as there is a guest.
     if (!this.running) this.#starter.release();
     await Promise.all([this.stdout.close(), this.stderr.close()]);
@@ -244,7 +248,6 @@ export class HeldExecution implements ReadableExecution {
   async remove(): Promise<void> {
     this.#starter.suspend();
     this.#feed.stop();
-    this.#clearSilence();
     await Promise.all([this.stdout.remove(), this.stderr.remove()]);
   }
 
@@ -275,7 +278,7 @@ export class HeldExecution implements ReadableExecution {
   }
 
   #arrived(): void {
-    if (!this.running && !this.#complete) this.#awaitSilence();
+    this.#checkComplete();
     this.#wake();
   }
 
@@ -300,7 +303,6 @@ export class HeldExecution implements ReadableExecution {
       outputOpen: state.outputOpen,
       error: endsUntold(state) ? "the guest agent could not tell how the process ended" : null,
     });
-    this.#awaitSilence();
   }
 
   #finished(state: GuestExecution): void {
@@ -324,24 +326,14 @@ export class HeldExecution implements ReadableExecution {
     this.#host.changed(this.#stored);
   }
 
-  /** Something holds the output open: what the process itself wrote is here when nothing has come for a while. */
-  #awaitSilence(): void {
-    this.#clearSilence();
-    if (this.#complete) return;
-    this.#silence = setTimeout(() => {
-      // Bytes that wait for the starter's reader keep others from coming, as does a connection that is cut.
-      if (this.stdout.heldUp || this.stderr.heldUp || !this.#feed.attached) this.#awaitSilence();
-      else this.#completed();
-    }, limits.executionSilenceMs);
-  }
-
-  #clearSilence(): void {
-    if (this.#silence !== null) clearTimeout(this.#silence);
-    this.#silence = null;
+  /** Something may hold the output open; what the process itself wrote is known, and may all be here. */
+  #checkComplete(): void {
+    const wrote = this.#wrote;
+    if (this.#complete || wrote === null) return;
+    if (this.stdout.window.end >= wrote.stdout && this.stderr.window.end >= wrote.stderr) this.#completed();
   }
 
   #completed(): void {
-    this.#clearSilence();
     if (this.#complete) return;
     this.#complete = true;
     this.#wake();

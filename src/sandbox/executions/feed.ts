@@ -1,14 +1,15 @@
 // Takes an execution's output from the guest: one attach that is opened again from where it was cut, and the
 // acknowledgements that let the guest forget what is safe here.
 import { limits } from "../../config/limits.ts";
-import type { GuestExecution, GuestExecutions } from "../../contracts/executions.ts";
+import type { GuestExecution, GuestExecutions, OutputOffsets } from "../../contracts/executions.ts";
 import { asAgentError, type AgentError } from "../../errors/agent-error.ts";
 import type { Output } from "./output.ts";
 
 export interface FeedHooks {
   /** The guest of the sandbox; rejects while there is none. */
   readonly guest: () => Promise<GuestExecutions>;
-  readonly exited: (state: GuestExecution) => void;
+  /** The process has exited; what it wrote itself lies below `wrote`. */
+  readonly exited: (state: GuestExecution, wrote: OutputOffsets) => void;
   /** The process has exited and all of its output is here. */
   readonly finished: (state: GuestExecution) => void;
   /** The guest does not know the execution. */
@@ -21,7 +22,6 @@ export class Feed {
   readonly #stderr: Output;
   readonly #hooks: FeedHooks;
   readonly #stop = new AbortController();
-  #attached = false;
   #acknowledged = 0;
   #acknowledging = false;
   #acknowledgeTimer: Timer | null = null;
@@ -31,11 +31,6 @@ export class Feed {
     this.#stdout = stdout;
     this.#stderr = stderr;
     this.#hooks = hooks;
-  }
-
-  /** True while the guest sends, or would if there was something. */
-  get attached(): boolean {
-    return this.#attached;
   }
 
   /** Resolves when everything was taken, or the execution is lost, or the feed was stopped. */
@@ -85,14 +80,9 @@ export class Feed {
     const sink = {
       output: (channel: "stdout" | "stderr", offset: number, data: Uint8Array) =>
         (channel === "stdout" ? this.#stdout : this.#stderr).append(offset, data),
-      exited: (state: GuestExecution) => this.#hooks.exited(state),
+      exited: (state: GuestExecution, wrote: OutputOffsets) => this.#hooks.exited(state, wrote),
     };
-    this.#attached = true;
-    try {
-      return await guest.attach(this.#id, from, sink, signal);
-    } finally {
-      this.#attached = false;
-    }
+    return await guest.attach(this.#id, from, sink, signal);
   }
 
   get #received(): number {

@@ -56,7 +56,8 @@ export class Output {
 
   /** What can be read. */
   get window(): OutputWindow {
-    return { base: Math.min(this.#file.window.base, this.#end), end: this.#end };
+    const { base } = this.#file.window;
+    return { base: Math.max(base, this.#end - limits.executionRingMaxBytes), end: this.#end };
   }
 
   /** One past the last byte that survives the agent. */
@@ -67,11 +68,6 @@ export class Output {
   /** The pace at which nothing more is written: what an earlier agent's reader had come to is not known. */
   get paceAfterRestart(): number {
     return Math.max(0, this.#end - this.#file.keptMaxBytes / AHEAD_SHARE);
-  }
-
-  /** True when bytes wait for the reader that sets the pace. */
-  get heldUp(): boolean {
-    return this.#pumping === null && this.#end > this.#file.window.end && !this.#closed;
   }
 
   /** Takes bytes; what lies below the end is dropped. Resolves when they are on disk. */

@@ -103,3 +103,11 @@ export async function until(holds: () => boolean | Promise<boolean>, what: strin
     await Bun.sleep(2);
   }
 }
+
+/** The value once it has not changed for a tenth of a second. */
+export async function steady(value: () => number): Promise<number> {
+  for (let last = value(); ; last = value()) {
+    await Bun.sleep(100);
+    if (value() === last) return last;
+  }
+}

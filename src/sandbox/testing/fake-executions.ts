@@ -64,6 +64,7 @@ export class FakeExecution {
   attachments = 0;
   #attached: Attached | null = null;
   #outputOpen = true;
+  #wrote: OutputOffsets = { stdout: 0, stderr: 0 };
   #exit: { readonly exitCode: number | null; readonly signal: number | null } | null = null;
   #changed = Promise.withResolvers<void>();
 
@@ -92,12 +93,16 @@ export class FakeExecution {
     }
   }
 
-  /** The process ends; `open`: something that it left behind still holds its output, until `closeOutput`. */
+  /**
+   * The process ends. `open`: something that it left behind still holds its output, until `closeOutput`; `unread`: bytes
+   * of its stdout that the guest has yet to read, and that the test writes later.
+   */
   exit(
     exitCode: number | null,
-    { signal = null, open = false }: { signal?: number | null; open?: boolean } = {},
+    { signal = null, open = false, unread = 0 }: { signal?: number | null; open?: boolean; unread?: number } = {},
   ): void {
     this.#exit = { exitCode, signal };
+    this.#wrote = { stdout: this.stdout.end + unread, stderr: this.stderr.end };
     this.inputClosed = true;
     if (!open) this.#outputOpen = false;
     this.#moved();
@@ -189,7 +194,7 @@ export class FakeExecution {
     if (attached === null) return;
     if (this.#exit !== null && !attached.toldExit) {
       attached.toldExit = true;
-      attached.sink.exited(this.state());
+      attached.sink.exited(this.state(), this.#wrote);
     }
     for (const channel of CHANNELS) {
       const ring = this[channel];

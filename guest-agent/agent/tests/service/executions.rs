@@ -35,6 +35,7 @@ pub struct Followed {
     pub next: [u64; 2],
     pub jumps: u64,
     pub exited: Option<ExecutionState>,
+    pub wrote: Wrote,
 }
 
 impl Followed {
@@ -88,8 +89,9 @@ impl Executions for Connection {
                     self.send(stream, Kind::Credit, &CreditGrant { n: output.content.len() as u64 });
                 }
                 Kind::Event => {
-                    let ExecutionEvent::Exited { execution } = decode(&payload).unwrap();
+                    let ExecutionEvent::Exited { execution, wrote } = decode(&payload).unwrap();
                     assert!(followed.exited.replace(execution).is_none(), "told twice");
+                    followed.wrote = wrote;
                 }
                 Kind::End => return Some(Ok(decode::<ExecutionEnd>(&payload).unwrap().execution)),
                 Kind::Error => return Some(Err(decode(&payload).unwrap())),
@@ -390,9 +392,24 @@ fn a_daemon_holds_the_output_open() {
     assert!(began.elapsed() < Duration::from_millis(600), "the end is told at once");
     let exited = followed.exited.clone().unwrap();
     assert_eq!((exited.output_open, exited.status.exit_code), (true, Some(6)));
+    assert_eq!(followed.wrote, Wrote { stdout: 6, stderr: 0 });
     assert!(agent.open().state("a").output_open);
     let end = connection.follow(stream, &mut followed, |_| false).unwrap().unwrap();
     assert_eq!((followed.out.as_slice(), end.output_open), (&b"early\nlate\n"[..], false));
+}
+
+#[test]
+fn what_a_command_wrote_is_known_at_its_end_although_it_is_not_read_yet() {
+    let agent = Agent::start();
+    let mut connection = agent.open();
+    let mut request = shell("a", "head -c 20000 /dev/zero; head -c 7 /dev/zero >&2; (sleep 1; echo late) &");
+    (request.ring_max, request.block) = (1000, true);
+    connection.execute(&request).unwrap();
+    let stream = connection.attach(&from("a", 0, 0));
+    let mut followed = Followed::default();
+    connection.follow(stream, &mut followed, |followed| followed.exited.is_some());
+    assert_eq!(followed.wrote, Wrote { stdout: 20_000, stderr: 7 });
+    assert_eq!(followed.exited.unwrap().stdout.end, 1000);
 }
 
 #[test]

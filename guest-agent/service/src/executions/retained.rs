@@ -4,6 +4,7 @@
 use super::input::{Input, Next};
 use super::ring::{Budget, Ring};
 use crate::guest::{Control, Ended, ExitStatus, LocalFuture};
+use rustix::io::ioctl_fionread;
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -67,8 +68,16 @@ impl Pool {
 
 struct Channel {
     ring: Ring,
-    /// Whether more may come.
-    open: bool,
+    /// Where more may come from; none at its end.
+    pipe: Option<Rc<pipe::Receiver>>,
+}
+
+impl Channel {
+    /// The offset behind what has been written so far, read or not.
+    fn written(&self) -> u64 {
+        let unread = self.pipe.as_ref().map_or(0, |pipe| ioctl_fionread(pipe).unwrap_or(0));
+        self.ring.kept().end + unread
+    }
 }
 
 /// How and when an execution ended.
@@ -80,6 +89,8 @@ pub struct End {
     /// None when the guest ended under it.
     ended: Option<Ended>,
     timed_out: bool,
+    /// The offset behind what the command itself wrote to each channel.
+    pub wrote: [u64; 2],
 }
 
 /// A command that has just been started, on pipes or on a terminal.
@@ -115,9 +126,10 @@ impl Retained {
                 (Some(keys), vec![screen], Some(master))
             }
         };
+        let outputs: Vec<_> = outputs.into_iter().map(Rc::new).collect();
         let channel = |index: usize| {
             let ring = Ring::new(request.ring_max, pool.budget.clone());
-            RefCell::new(Channel { ring, open: index < outputs.len() })
+            RefCell::new(Channel { ring, pipe: outputs.get(index).cloned() })
         };
         let retained = Rc::new(Self {
             number,
@@ -148,7 +160,7 @@ impl Retained {
     }
 
     /// Reads a channel to its end.
-    async fn pump(self: Rc<Self>, index: usize, pipe: pipe::Receiver) {
+    async fn pump(self: Rc<Self>, index: usize, pipe: Rc<pipe::Receiver>) {
         while pipe.readable().await.is_ok() {
             let (changed, relieved) = (self.changed(), self.pool.budget.relieved());
             let room = self.room(index);
@@ -164,7 +176,7 @@ impl Retained {
             }
             tokio::task::coop::consume_budget().await;
         }
-        self.channels[index].borrow_mut().open = false;
+        self.channels[index].borrow_mut().pipe = None;
         self.changed.notify_waiters();
     }
 
@@ -235,7 +247,9 @@ impl Retained {
                 ended.await
             }
         };
-        let end = End { number: next_end(), at_ms: unix_ms(SystemTime::now()), ended: ended.ok(), timed_out };
+        let at_ms = unix_ms(SystemTime::now());
+        let wrote = CHANNELS.map(|index| self.channels[index].borrow().written());
+        let end = End { number: next_end(), at_ms, ended: ended.ok(), timed_out, wrote };
         self.end.set(Some(end));
         self.input.close();
         let _ = self.feeder.take().map(|feeder| feeder.abort());
@@ -281,7 +295,7 @@ impl Retained {
     }
 
     pub fn is_output_open(&self) -> bool {
-        self.channels.iter().any(|channel| channel.borrow().open)
+        self.channels.iter().any(|channel| channel.borrow().pipe.is_some())
     }
 
     /// Ready when something about it has changed since this was called.
@@ -317,7 +331,7 @@ impl Retained {
         let read = |index: usize| {
             let channel = self.channels[index].borrow();
             let kept = channel.ring.kept();
-            !channel.open && offsets[index].max(kept.base) >= kept.end
+            channel.pipe.is_none() && offsets[index].max(kept.base) >= kept.end
         };
         self.end.get().is_some() && CHANNELS.into_iter().all(read)
     }
@@ -367,6 +381,7 @@ impl Retained {
     /// Closes its pipes. What still holds the other ends sees that.
     pub fn abandon(&self) {
         self.pumps.borrow_mut().drain(..).for_each(|pump| pump.abort());
+        self.channels.iter().for_each(|channel| channel.borrow_mut().pipe = None);
     }
 }
 

@@ -118,9 +118,10 @@ async fn attach(retained: &Retained, stream: &Stream, mut offsets: [u64; 2]) -> 
         let (changed, heard) = (retained.changed(), stream.changed());
         retained.check_attached(number)?;
         let room = stream.room_now().ok_or_else(cancelled)?;
-        if retained.end().is_some() && !told_end {
+        if let (Some(end), false) = (retained.end(), told_end) {
             told_end = true;
-            stream.message(Kind::Event, &ExecutionEvent::Exited { execution: retained.state() }).await;
+            let wrote = Wrote { stdout: end.wrote[0], stderr: end.wrote[1] };
+            stream.message(Kind::Event, &ExecutionEvent::Exited { execution: retained.state(), wrote }).await;
             continue;
         }
         if retained.is_finished(offsets) {
