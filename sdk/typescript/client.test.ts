@@ -77,6 +77,39 @@ describe("the client", () => {
   });
 });
 
+test("events are followed, over a restart of the agent, with a mark for what was lost", async () => {
+  const { harness, server, client } = await serve();
+  const abort = new AbortController();
+  const seen: string[] = [];
+  const following = (async () => {
+    for await (const frame of client.events({ event: "sandbox." }, { signal: abort.signal })) {
+      seen.push(frame.type === "event" ? frame.event : "lagged");
+    }
+  })().catch(() => {});
+  const publish = (on: Harness, action: string) =>
+    on.events.publish({ atUnixMs: Date.now(), sandboxId: null, tenant: null, action, attributes: {} });
+  const until = async (count: number) => {
+    for (let waited = 0; seen.length < count; waited++) {
+      if (waited > 5000) throw new Error(`only ${seen}`);
+      await Bun.sleep(2);
+    }
+  };
+  for (let waited = 0; harness.audit.length === 0 && waited < 1000; waited++) await Bun.sleep(2);
+  publish(harness, "sandbox.one");
+  publish(harness, "other.two");
+  await until(1);
+  await server.stop(1000);
+  const auth = { tokens: [{ token: "t", role: "admin" }] };
+  const next = new Harness({ listen: server.url.replace("http://", ""), auth });
+  publish(next, "sandbox.three");
+  const again = await next.http.listen();
+  cleanups.push(() => again.stop(0));
+  await until(3);
+  expect(seen).toEqual(["sandbox.one", "lagged", "sandbox.three"]);
+  abort.abort();
+  await following;
+});
+
 describe("frames", () => {
   const encoded = Buffer.concat(
     [

@@ -1,10 +1,14 @@
 // The agent's API for programs: sandboxes as records, their commands as executions, its events.
-import { Execution, type ExecutionOptions, type StartRequest } from "./execution.ts";
+import { type EventFilter, type EventFrame, followEvents } from "./events.ts";
+import { Execution, type StartRequest } from "./execution.ts";
+import type { RetryOptions } from "./retry.ts";
 import { type Connection, type RequestOptions, Transport } from "./transport.ts";
 import type { CreateSandbox, ExecResult, Execution as ExecutionState, ProcessRequest, VmRecord } from "./types.ts";
 
 export { ApiError, UnreachableError } from "./errors.ts";
-export { Execution, type ExecutionOptions, type StartRequest } from "./execution.ts";
+export type { EventFilter, EventFrame } from "./events.ts";
+export { Execution, type StartRequest } from "./execution.ts";
+export type { RetryOptions } from "./retry.ts";
 export type { ExitedFrame, OutputFrame } from "./frames.ts";
 export type * from "./types.ts";
 
@@ -53,8 +57,13 @@ export class FluxVm {
   }
 
   /** Starts a command that outlives connections, and attaches to it. */
-  start(id: string, request: StartRequest, options: ExecutionOptions = {}): Promise<Execution> {
+  start(id: string, request: StartRequest, options: RetryOptions = {}): Promise<Execution> {
     return Execution.start(this.transport, id, request, options);
+  }
+
+  /** Events from now on, until the signal aborts. */
+  events(filter?: EventFilter, options?: RetryOptions): AsyncGenerator<EventFrame, void, void> {
+    return followEvents(this.transport, filter, options);
   }
 
   async executions(id: string): Promise<readonly ExecutionState[]> {

@@ -1,8 +1,17 @@
 // A command in a sandbox, from the side of who started it: its output as frames, its input by offset. A connection that
 // breaks, or an agent that restarts, is passed over: the stream goes on where it was, the input is sent again from where
 // it was taken.
-import { ApiError, UnreachableError } from "./errors.ts";
-import { BrokenStreamError, type ExitedFrame, MSGPACK_STREAM, type OutputFrame, readFrames } from "./frames.ts";
+import { ApiError } from "./errors.ts";
+import {
+  bodyOf,
+  type ExitedFrame,
+  type Frame,
+  MSGPACK_STREAM,
+  type OutputFrame,
+  readFrames,
+  SILENCE_MS,
+} from "./frames.ts";
+import { isPassing, type RetryOptions, retried } from "./retry.ts";
 import type { Transport } from "./transport.ts";
 import type { Execution as ExecutionState, ExecutionStart } from "./types.ts";
 
@@ -11,19 +20,6 @@ import type { Execution as ExecutionState, ExecutionStart } from "./types.ts";
  * start again.
  */
 export type StartRequest = Omit<ExecutionStart, "policy">;
-
-export interface ExecutionOptions {
-  /** How long to try again when the agent cannot be reached; 30 s by default. */
-  readonly resumeMs?: number;
-  /** Ends every call and stream of the execution on this side. */
-  readonly signal?: AbortSignal;
-}
-
-const RESUME_MS = 30_000;
-const PAUSE_MIN_MS = 50;
-const PAUSE_MAX_MS = 2_000;
-/** A stream says every 15 s that it is still there. */
-const SILENCE_MS = 45_000;
 
 export class Execution {
   readonly #path: string;
@@ -35,7 +31,7 @@ export class Execution {
     private readonly transport: Transport,
     sandboxId: string,
     readonly id: string,
-    private readonly options: ExecutionOptions,
+    private readonly options: RetryOptions,
     body: ReadableStream<Uint8Array>,
   ) {
     this.#path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}/executions/${encodeURIComponent(id)}`;
@@ -47,7 +43,7 @@ export class Execution {
     transport: Transport,
     sandboxId: string,
     request: StartRequest,
-    options: ExecutionOptions = {},
+    options: RetryOptions = {},
   ): Promise<Execution> {
     const id = request.id ?? crypto.randomUUID();
     const path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}/executions`;
@@ -69,7 +65,7 @@ export class Execution {
       const body = this.#body ?? (await this.#attach());
       this.#body = null;
       try {
-        for await (const frame of readFrames(body, SILENCE_MS)) {
+        for await (const frame of readFrames<Frame>(body, SILENCE_MS)) {
           if (frame.type === "error") throw new ApiError(0, frame.code, frame.message);
           if (frame.type === "output") {
             this.#offsets[frame.channel === "stderr" ? "stderr" : "stdout"] = frame.offset + frame.data.length;
@@ -122,28 +118,5 @@ export class Execution {
       this.transport.request("GET", `${this.#path}/stream`, { query, accept: MSGPACK_STREAM, signal }),
     );
     return bodyOf(response);
-  }
-}
-
-function bodyOf(response: Response): ReadableStream<Uint8Array> {
-  if (response.body === null) throw new BrokenStreamError("a stream without a body");
-  return response.body as ReadableStream<Uint8Array>;
-}
-
-/** Whether the same call may work once the agent is back. */
-function isPassing(error: unknown): boolean {
-  return error instanceof UnreachableError || (error instanceof ApiError && error.code === "SHUTTING_DOWN");
-}
-
-/** Tries again, with growing pauses, for as long as the agent is away. Everything that is retried may come twice. */
-async function retried<T>({ resumeMs = RESUME_MS, signal }: ExecutionOptions, call: () => Promise<T>): Promise<T> {
-  const deadlineMs = performance.now() + resumeMs;
-  for (let pauseMs = PAUSE_MIN_MS; ; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
-    try {
-      return await call();
-    } catch (error) {
-      if (!isPassing(error) || signal?.aborted || performance.now() + pauseMs > deadlineMs) throw error;
-      await Bun.sleep(pauseMs);
-    }
   }
 }

@@ -29,6 +29,9 @@ export type Frame =
 
 export const MSGPACK_STREAM = "application/vnd.fluxvm.stream+msgpack";
 
+/** A stream says every 15 s that it is still there. */
+export const SILENCE_MS = 45_000;
+
 const LENGTH_BYTES = 4;
 const FRAME_MAX_BYTES = 16 * 1024 * 1024;
 const unpacker = new Unpackr({ useRecords: false, int64AsType: "number" });
@@ -42,10 +45,10 @@ export class BrokenStreamError extends Error {
  * The frames of a body. Throws `BrokenStreamError` when it breaks off within a frame, or is silent for longer than
  * `silenceMs`. Leaving the loop ends the stream.
  */
-export async function* readFrames(
+export async function* readFrames<F extends { readonly type: string }>(
   body: ReadableStream<Uint8Array>,
   silenceMs: number,
-): AsyncGenerator<Frame, void, void> {
+): AsyncGenerator<F, void, void> {
   const reader = body.getReader();
   const queue = new ByteQueue();
   let wanted = LENGTH_BYTES;
@@ -62,7 +65,7 @@ export async function* readFrames(
         }
         const frame = queue.take(wanted).subarray(LENGTH_BYTES);
         wanted = LENGTH_BYTES;
-        yield unpacker.unpack(frame) as Frame;
+        yield unpacker.unpack(frame) as F;
       }
     }
     if (queue.length > 0) throw new BrokenStreamError("the stream ended within a frame");
@@ -70,6 +73,12 @@ export async function* readFrames(
     // Of a connection that is gone already, this rejects.
     reader.cancel().catch(() => {});
   }
+}
+
+/** The body of a response that streams. */
+export function bodyOf(response: Response): ReadableStream<Uint8Array> {
+  if (response.body === null) throw new BrokenStreamError("a stream without a body");
+  return response.body as ReadableStream<Uint8Array>;
 }
 
 /** Pieces of a stream, joined only where a frame spans them. */
