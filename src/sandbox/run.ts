@@ -146,6 +146,7 @@ export interface RunEnd {
 export async function endInstance(context: Context, sandbox: Sandbox, budgetMs: number): Promise<void> {
   const { live, dryRun } = sandbox;
   sandbox.live = null;
+  sandbox.executions?.sandboxEnding();
   if (dryRun !== null) {
     dryRun.abort(new AgentError("SANDBOX_GONE", "the sandbox was stopped during the dry-run"));
     await dryRun.done;

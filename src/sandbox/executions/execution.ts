@@ -207,9 +207,8 @@ export class HeldExecution implements ReadableExecution {
     return reader;
   }
 
-  /** Whatever ended the sandbox has ended this too, unless it was over before. */
-  end(error: string): void {
-    this.#feed.stop();
+  /** It is over because of `error`, unless it was over before; its last output may still come. */
+  ending(error: string): void {
     this.#over({
       atUnixMs: this.#host.nowUnixMs(),
       exitCode: null,
@@ -219,6 +218,12 @@ export class HeldExecution implements ReadableExecution {
       outputOpen: false,
       error,
     });
+  }
+
+  /** It is over because of `error`, unless it was over before, and nothing of it will come. */
+  end(error: string): void {
+    this.#feed.stop();
+    this.ending(error);
     this.#starter.release();
     this.#completed();
   }

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { limits } from "../../config/limits.ts";
 import { RingBudget } from "./ring-budget.ts";
-import { RING_MIN_BYTES, RingFile } from "./ring-file.ts";
+import { RING_STEP_BYTES, RingFile } from "./ring-file.ts";
 
 const MIB = 1024 * 1024;
 
@@ -74,7 +74,7 @@ test("is found again with everything that it promised, whatever was written afte
 });
 
 test("a killed agent's writes never touch what is promised, at any size of the ring", async () => {
-  for (const total of [100_000, RING_MIN_BYTES, 200_000, 700_000, 5 * MIB, 9 * MIB, 12 * MIB]) {
+  for (const total of [100_000, RING_STEP_BYTES, 200_000, 700_000, 5 * MIB, 9 * MIB, 12 * MIB]) {
     await using place = await scratch();
     const first = RingFile.create(place.path, new RingBudget(2 * MIB, () => false));
     await fill(first, total);
@@ -131,7 +131,7 @@ test("takes its room from the budget and gives it back", async () => {
   const ring = RingFile.create(place.path, budget);
   expect(budget.usedBytes).toBe(0);
   await fill(ring, 10);
-  expect(budget.usedBytes).toBe(RING_MIN_BYTES);
+  expect(budget.usedBytes).toBe(RING_STEP_BYTES);
   await fill(ring, 20 * MIB);
   expect(budget.usedBytes).toBe((limits.executionRingMaxBytes * 9) / 8);
   await ring.remove();

@@ -12,8 +12,8 @@ import type { RingBudget } from "./ring-budget.ts";
 const MAGIC = 0x46_58_52_31;
 const HEADER_BYTES = 64;
 const SPARE_SHARE = 9;
-/** The least ring, which doubles until its promise is `executionRingMaxBytes`. */
-export const RING_MIN_BYTES = 144 * 1024;
+/** The least ring, and the step by which it grows until its promise is `executionRingMaxBytes`. */
+export const RING_STEP_BYTES = 144 * 1024;
 const RING_MAX_BYTES = limits.executionRingMaxBytes + limits.executionRingMaxBytes / (SPARE_SHARE - 1);
 
 const OPEN_FLAGS = constants.O_RDWR | constants.O_NOFOLLOW;
@@ -71,7 +71,7 @@ export class RingFile {
 
   /** How much may be written at once. */
   get batchMaxBytes(): number {
-    return spare(Math.max(this.#sizeBytes, RING_MIN_BYTES)) / 2;
+    return spare(Math.max(this.#sizeBytes, RING_STEP_BYTES)) / 2;
   }
 
   /** True when so much was written since the last `keep` that no more may be. */
@@ -155,20 +155,17 @@ export class RingFile {
     this.#origin = this.#base = this.#end = this.#promisedEnd = offset;
   }
 
-  /**
-   * Doubles the ring while it would lose bytes to the next `bytes` otherwise. A ring that could not grow once stays as
-   * it is.
-   */
+  /** Grows the ring while it would lose bytes to the next `bytes` otherwise. One that could not grow stays as it is. */
   makeRoom(bytes: number): void {
     if (this.#sizeBytes === 0) {
-      this.#budget.takeAlways(RING_MIN_BYTES);
-      this.#sizeBytes = RING_MIN_BYTES;
+      this.#budget.takeAlways(RING_STEP_BYTES);
+      this.#sizeBytes = RING_STEP_BYTES;
     }
     const used = this.#end - this.#origin;
     if (used > this.#sizeBytes) this.#growing = false;
     while (this.#growing && used + bytes > promise(this.#sizeBytes)) {
-      this.#growing = this.#sizeBytes < RING_MAX_BYTES && this.#budget.take(this.#sizeBytes);
-      if (this.#growing) this.#sizeBytes *= 2;
+      this.#growing = this.#sizeBytes < RING_MAX_BYTES && this.#budget.take(RING_STEP_BYTES);
+      if (this.#growing) this.#sizeBytes += RING_STEP_BYTES;
     }
   }
 

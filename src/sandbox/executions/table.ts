@@ -104,6 +104,11 @@ export class ExecutionTable {
     }
   }
 
+  /** The sandbox is about to be ended, which is what ends everything that runs in it. */
+  sandboxEnding(): void {
+    for (const { execution } of this.#entries.values()) execution.ending(STOPPED);
+  }
+
   /** The sandbox has ended: so has everything in it. Resolves when the output that is here is stored. */
   async sandboxEnded(): Promise<void> {
     const entries = [...this.#entries.values()];

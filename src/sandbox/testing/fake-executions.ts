@@ -18,28 +18,36 @@ const CHANNELS = ["stdout", "stderr"] as const;
 /** Bytes that are not acknowledged, at absolute offsets. */
 class FakeRing {
   base = 0;
-  #bytes = Buffer.alloc(0);
-
-  get end(): number {
-    return this.base + this.#bytes.length;
-  }
+  end = 0;
+  /** Pieces from the first byte that is kept. */
+  #pieces: Uint8Array[] = [];
 
   get length(): number {
-    return this.#bytes.length;
+    return this.end - this.base;
   }
 
   push(bytes: Uint8Array): void {
-    this.#bytes = Buffer.concat([this.#bytes, bytes]);
+    this.#pieces.push(bytes);
+    this.end += bytes.length;
   }
 
   dropBelow(offset: number): void {
-    const count = Math.min(Math.max(0, offset - this.base), this.#bytes.length);
-    this.#bytes = this.#bytes.subarray(count);
-    this.base += count;
+    while (this.base < Math.min(offset, this.end)) {
+      const first = this.#pieces.shift() ?? new Uint8Array();
+      const count = Math.min(first.length, offset - this.base);
+      if (count < first.length) this.#pieces.unshift(first.subarray(count));
+      this.base += count;
+    }
   }
 
+  /** Some of the bytes from the offset on; none at the end. */
   slice(offset: number, maxBytes: number): Uint8Array {
-    return new Uint8Array(this.#bytes.subarray(offset - this.base, offset - this.base + maxBytes));
+    let at = this.base;
+    for (const piece of this.#pieces) {
+      if (offset < at + piece.length) return piece.slice(offset - at, offset - at + maxBytes);
+      at += piece.length;
+    }
+    return new Uint8Array();
   }
 }
 

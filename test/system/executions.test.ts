@@ -1,0 +1,365 @@
+// Executions on real process sandboxes: what a client is promised of output, input, signals and ends, and that neither
+// a lost client nor a lost agent costs a byte.
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
+import { TestAgent } from "../harness/agent.ts";
+import { type StreamFrame, framesOf, MSGPACK_STREAM, TestExecution, textOf } from "../harness/execution.ts";
+import { traceHost } from "../harness/host.ts";
+import { TestSandbox } from "../harness/sandbox.ts";
+
+const isRoot = process.getuid?.() === 0;
+const MIB = 1024 * 1024;
+
+async function until(what: string, holds: () => Promise<boolean>, budgetMs = 10_000): Promise<void> {
+  const deadline = performance.now() + budgetMs;
+  while (!(await holds())) {
+    if (performance.now() > deadline) throw new Error(`waited ${budgetMs} ms for: ${what}`);
+    await Bun.sleep(10);
+  }
+}
+
+/** What `openssl` makes of a key: a megabyte takes it a few milliseconds, and every byte tells its place. */
+const noise = (key: string, bytes: number): string =>
+  `openssl enc -aes-128-ctr -K ${key} -iv 00 -in /dev/zero 2>/dev/null | head -c ${bytes}`;
+
+function noiseHash(key: string, bytes: number): string {
+  const run = Bun.spawnSync(["/bin/sh", "-c", `${noise(key, bytes)} | sha256sum`]);
+  return run.stdout.toString().split(" ")[0] ?? "";
+}
+
+/** The frames of one output must follow each other without a gap; their bytes' hash. */
+function hashOf(frames: readonly StreamFrame[], channel: string, from = 0): { hash: string; end: number } {
+  const hash = new Bun.CryptoHasher("sha256");
+  let end = from;
+  for (const frame of frames) {
+    if (frame.channel !== channel || frame.data === undefined) continue;
+    expect(frame.offset).toBe(end);
+    hash.update(frame.data);
+    end += frame.data.length;
+  }
+  return { hash: hash.digest("hex"), end };
+}
+
+describe.skipIf(!isRoot)("executions", () => {
+  let agent: TestAgent;
+  let sandbox: TestSandbox;
+  beforeAll(async () => {
+    agent = await TestAgent.start();
+  });
+  afterAll(async () => {
+    await agent.dispose();
+  });
+  const fresh = async (): Promise<void> => {
+    sandbox = await TestSandbox.create(agent);
+  };
+  afterEach(async () => {
+    await sandbox.delete();
+  });
+  const start = (body: Record<string, unknown>): Promise<TestExecution> => TestExecution.start(sandbox, body);
+  const refused = async (body: Record<string, unknown>) =>
+    await agent.json<{ code: string }>("POST", `${sandbox.path}/executions`, body);
+
+  test("output beyond the ring begins behind what went", async () => {
+    await fresh();
+    const execution = await start({ command: `head -c ${8 * MIB + 4} /dev/zero` });
+    await until("all of it is here", async () => (await execution.view()).stdout_len === 8 * MIB + 4);
+    const outputs = (await execution.frames()).filter(({ type }) => type === "output");
+    expect(outputs[0]).toMatchObject({ channel: "stdout", offset: 4 });
+    expect(hashOf(outputs, "stdout", 4).end).toBe(8 * MIB + 4);
+  }, 30_000);
+
+  test("replay from offsets, then live, then the exit, exactly once and last", async () => {
+    await fresh();
+    const execution = await start({
+      command: "printf out-data; printf err >&2; read go; printf !; exit 7",
+      stdin: true,
+    });
+    await until("the output is here", async () => (await execution.view()).stderr_len === 3);
+    const reading = execution.frames("stdout_offset=2&stderr_offset=0");
+    await Bun.sleep(20);
+    await execution.stdin(0, "\n");
+    const frames = await reading;
+    expect(frames[0]).toMatchObject({ channel: "stdout", offset: 2 });
+    expect(frames[1]).toMatchObject({ channel: "stderr", offset: 0 });
+    expect(frames[2]).toMatchObject({ channel: "stdout", offset: 8 });
+    expect(textOf(frames, "stdout")).toBe("t-data!");
+    expect(frames.slice(3)).toMatchObject([{ type: "exited", exit_code: 7, timed_out: false, output_open: false }]);
+    expect(await execution.frames("stdout_offset=9&stderr_offset=3")).toMatchObject([{ type: "exited", exit_code: 7 }]);
+  });
+
+  test("started with a stream, in one round trip", async () => {
+    await fresh();
+    const response = await agent.fetch("POST", `${sandbox.path}/executions`, {
+      headers: { accept: MSGPACK_STREAM, "content-type": "application/json" },
+      body: JSON.stringify({ argv: ["/bin/sh", "-c", noise("01", 20 * MIB)] }),
+    });
+    expect(response.status).toBe(201);
+    const frames = await Array.fromAsync(framesOf(response));
+    expect(frames[0]?.type).toBe("started");
+    expect(frames.at(-1)).toMatchObject({ type: "exited", exit_code: 0 });
+    expect(hashOf(frames, "stdout")).toEqual({ hash: noiseHash("01", 20 * MIB), end: 20 * MIB });
+  }, 30_000);
+
+  test("a client that leaves at any byte and comes back has every byte once", async () => {
+    await fresh();
+    const bytes = 12 * MIB;
+    const execution = await start({ command: noise("02", bytes), overflow: "block" });
+    const hash = new Bun.CryptoHasher("sha256");
+    let end = 0;
+    for (let attach = 0; end < bytes; attach++) {
+      const leave = new AbortController();
+      const response = await execution.stream(`stdout_offset=${end}&role=starter`, leave.signal);
+      let taken = 0;
+      for await (const frame of framesOf(response)) {
+        if (frame.data === undefined) continue;
+        expect(frame.offset).toBe(end);
+        hash.update(frame.data);
+        end += frame.data.length;
+        taken += frame.data.length;
+        if (taken > 300_000 * (attach + 1)) break;
+      }
+      leave.abort();
+    }
+    expect(hash.digest("hex")).toBe(noiseHash("02", bytes));
+  }, 30_000);
+
+  test("input is taken once, whatever is sent again; a gap is refused with the place to go on", async () => {
+    await fresh();
+    const execution = await start({ command: "cat", stdin: true });
+    expect((await execution.stdin(0, "hello")).body).toMatchObject({ bytes_written: 5, closed: false });
+    expect((await execution.stdin(0, "hello")).body).toMatchObject({ bytes_written: 5, closed: false });
+    expect((await execution.stdin(3, "lo world")).body).toMatchObject({ bytes_written: 11, closed: false });
+    expect(await execution.stdin(99, "x")).toMatchObject({
+      status: 416,
+      body: { code: "STDIN_GAP", details: { accepted: 11 } },
+    });
+    const status = await agent.json("GET", `${execution.path}/stdin`);
+    expect(status.body).toMatchObject({ bytes_written: 11, closed: false });
+    expect((await execution.stdin(11, "!", true)).body).toMatchObject({ bytes_written: 12, closed: true });
+    await execution.wait();
+    expect(await execution.output()).toBe("hello world!");
+    expect(await execution.stdin(12, "x")).toMatchObject({ status: 412, body: { code: "EXECUTION_EXITED" } });
+  });
+
+  test("input that is closed takes duplicates and nothing new", async () => {
+    await fresh();
+    const execution = await start({ command: "sleep 20", stdin: true });
+    await execution.stdin(0, "abc", true);
+    expect(await execution.stdin(0, "abc")).toMatchObject({ status: 200, body: { bytes_written: 3, closed: true } });
+    expect(await execution.stdin(3, "d")).toMatchObject({ status: 400, body: { code: "STDIN_CLOSED" } });
+  });
+
+  test("more input than the pipe and the buffer hold waits for the process and comes through whole", async () => {
+    await fresh();
+    const execution = await start({ command: "sleep 0.5; sha256sum", stdin: true });
+    const data = crypto.getRandomValues(Buffer.alloc(5 * MIB).subarray(0, 65_536));
+    const whole = Buffer.concat(Array.from({ length: 80 }, () => data));
+    expect((await execution.stdin(0, whole, true)).body).toMatchObject({ bytes_written: 5 * MIB, closed: true });
+    await execution.wait();
+    expect((await execution.output()).split(" ")[0]).toBe(new Bun.CryptoHasher("sha256").update(whole).digest("hex"));
+  });
+
+  test("without input a command reads its end at once", async () => {
+    await fresh();
+    const execution = await start({ command: "cat; echo end" });
+    expect(await execution.wait()).toMatchObject({ status: "exited", exit_code: 0 });
+    expect(await execution.output()).toBe("end\n");
+  });
+
+  test("a signal reaches the whole group; what has exited gets none", async () => {
+    await fresh();
+    const command = "trap 'echo parent; exit 3' TERM; (trap 'echo child; exit' TERM; sleep 20 & wait) & wait; wait";
+    const execution = await start({ command });
+    await Bun.sleep(100);
+    for (const signal of [0, 65]) {
+      expect((await execution.call("POST", "signal", { signal })).status).toBe(400);
+    }
+    expect((await execution.call("POST", "resize", { cols: 80, rows: 24 })).body.code).toBe("TTY_REQUIRED");
+    expect((await execution.call("POST", "signal", { signal: "TERM" })).status).toBe(200);
+    expect(await execution.wait()).toMatchObject({ exit_code: 3 });
+    await until("both have said so", async () => (await execution.view()).stdout_len === 13);
+    expect((await execution.output()).split("\n").sort()).toEqual(["", "child", "parent"]);
+    expect(await execution.call("POST", "signal", { signal: 15 })).toMatchObject({
+      status: 412,
+      body: { code: "EXECUTION_EXITED" },
+    });
+  });
+
+  test("waiting: at once, for a while, and woken by the exit itself", async () => {
+    await fresh();
+    const execution = await start({ command: "sleep 30 & sleep 30" });
+    expect((await execution.wait(0)).status).toBe("running");
+    expect((await execution.wait(20)).status).toBe("running");
+    const waiting = execution.wait(20_000);
+    await execution.call("POST", "signal", { signal: "KILL" });
+    expect(await waiting).toMatchObject({ status: "exited", signal: 9, exit_code: null });
+  });
+
+  test("the same id and command is one process, another command a conflict, a failed start no obstacle", async () => {
+    await fresh();
+    const body = { id: "same", command: "echo x >> ran; sleep 5" };
+    const replies = await Promise.all(Array.from({ length: 8 }, () => refused(body)));
+    expect(replies.map(({ status }) => status).sort()).toEqual([200, 200, 200, 200, 200, 200, 200, 201]);
+    expect(await refused({ ...body, command: "true" })).toMatchObject({
+      status: 409,
+      body: { code: "EXECUTION_EXISTS" },
+    });
+    await until("it has run", async () => (await sandbox.read("ran").catch(() => "")) !== "");
+    expect(await sandbox.read("ran")).toBe("x\n");
+    expect(await refused({ id: "again", argv: ["/no/such/program"] })).toMatchObject({
+      status: 400,
+      body: { code: "PROGRAM_NOT_FOUND" },
+    });
+    expect(await (await start({ id: "again", argv: ["/bin/true"] })).wait()).toMatchObject({ exit_code: 0 });
+    expect((await agent.json("GET", `${sandbox.path}/executions/none`)).status).toBe(404);
+  });
+
+  test("many run at once; they are listed by start, then id; runs of /process are not", async () => {
+    await fresh();
+    await sandbox.run("true");
+    const ids = Array.from({ length: 64 }, (_, n) => `e${n}`);
+    const executions = await Promise.all(
+      ids.map((id) => start({ id, command: `${noise("03", 3 * MIB)}; echo ${id} >&2` })),
+    );
+    const states = await Promise.all(executions.map((execution) => execution.wait(60_000)));
+    expect(states.every(({ exit_code }) => exit_code === 0)).toBe(true);
+    const hash = noiseHash("03", 3 * MIB);
+    for (const execution of executions) {
+      const frames = await execution.frames();
+      expect(hashOf(frames, "stdout")).toEqual({ hash, end: 3 * MIB });
+      expect(textOf(frames, "stderr")).toBe(`${execution.id}\n`);
+    }
+    const listed = await agent.json<{ items: { id: string; started_at: string }[] }>(
+      "GET",
+      `${sandbox.path}/executions`,
+    );
+    const keys = listed.body.items.map(({ started_at, id }) => `${started_at} ${id}`);
+    expect(keys).toEqual(keys.toSorted());
+    expect(keys).toHaveLength(64);
+  }, 120_000);
+
+  test("a timeout kills the group and says so; without one a command may run on", async () => {
+    await fresh();
+    const execution = await start({
+      command: "echo before; (sleep 30; echo late > late) & sleep 30",
+      timeout_seconds: 1,
+    });
+    expect(await execution.wait()).toMatchObject({ status: "exited", timed_out: true, exit_code: null });
+    const frames = await execution.frames();
+    expect(textOf(frames, "stdout")).toBe("before\n");
+    expect(frames.at(-1)).toMatchObject({ type: "exited", timed_out: true });
+    expect((await sandbox.run("ps -e 2>/dev/null | grep -c sleep; true")).stdout.trim()).toBe("0");
+  }, 30_000);
+
+  test("what it leaves in the background goes on, and its later output is found by offset", async () => {
+    await fresh();
+    const execution = await start({ command: "(sleep 1; echo late) & echo now" });
+    const began = performance.now();
+    const frames = await execution.frames();
+    expect(performance.now() - began).toBeLessThan(900);
+    expect(textOf(frames, "stdout")).toBe("now\n");
+    expect(frames.at(-1)).toMatchObject({ type: "exited", exit_code: 0, output_open: true });
+    await until("the late output is here", async () => (await execution.view()).stdout_len === 9);
+    await until("the output is closed", async () => !(await execution.view()).output_open);
+    expect(await execution.output()).toBe("now\nlate\n");
+  });
+
+  test("the loss of whoever started it kills a command that is to die with it, and no other", async () => {
+    await fresh();
+    const run = async (body: Record<string, unknown>, leave: AbortController): Promise<void> => {
+      const response = await agent.fetch("POST", `${sandbox.path}/executions`, {
+        headers: { accept: MSGPACK_STREAM, "content-type": "application/json" },
+        body: JSON.stringify(body),
+        signal: leave.signal,
+      });
+      await framesOf(response).next();
+    };
+    const [kill, keep] = [new AbortController(), new AbortController()];
+    await run({ id: "kill", command: "echo 1; sleep 30", on_disconnect: "kill" }, kill);
+    await run({ id: "keep", command: "echo 1; sleep 30" }, keep);
+    kill.abort();
+    keep.abort();
+    const killed = await agent.json("POST", `${sandbox.path}/executions/kill/wait`, { timeout_ms: 5000 });
+    expect(killed.body).toMatchObject({ status: "exited", signal: 9 });
+    const kept = await agent.json("POST", `${sandbox.path}/executions/keep/wait`, { timeout_ms: 200 });
+    expect(kept.body.status).toBe("running");
+  });
+
+  test("a stop ends what runs and keeps what was written, also over restarts; a removal leaves nothing", async () => {
+    await fresh();
+    const done = await start({ command: "echo done; exit 4" });
+    await done.wait();
+    const running = await start({ command: "echo running; sleep 60" });
+    await until("the output is here", async () => (await running.view()).stdout_len === 8);
+    const attached = running.frames();
+    expect((await agent.json("POST", `${sandbox.path}/stop`)).status).toBe(200);
+    expect((await attached).at(-1)).toMatchObject({ type: "error", code: "SANDBOX_GONE", message: "sandbox stopped" });
+    const check = async (): Promise<void> => {
+      expect(await done.view()).toMatchObject({ exit_code: 4, error: null });
+      expect(await running.view()).toMatchObject({ status: "exited", exit_code: null, error: "sandbox stopped" });
+      expect(await done.output()).toBe("done\n");
+      expect(await running.output()).toBe("running\n");
+    };
+    await check();
+    await agent.kill9();
+    await agent.start();
+    await check();
+    expect((await agent.json("POST", `${sandbox.path}/start`)).status).toBe(200);
+    await check();
+    await start({ command: "echo again" });
+  }, 60_000);
+
+  test.each(["stop", "kill9"] as const)(
+    "an agent that ends by %s in the middle of output loses and repeats nothing",
+    async (way) => {
+      await fresh();
+      const bytes = 48 * MIB;
+      const paced = `i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); sleep 0.05; done`;
+      const block = await start({ id: "block", command: noise("04", bytes), overflow: "block" });
+      const ring = await start({ id: "ring", command: paced, stdin: true });
+      const hash = new Bun.CryptoHasher("sha256");
+      let end = 0;
+      let exited = false;
+      const readOn = async (upTo: number): Promise<void> => {
+        const leave = new AbortController();
+        const response = await block.stream(`stdout_offset=${end}&role=starter`, leave.signal);
+        for await (const frame of framesOf(response)) {
+          exited ||= frame.type === "exited";
+          if (frame.data === undefined) continue;
+          expect(frame.offset).toBe(end);
+          hash.update(frame.data);
+          end += frame.data.length;
+          if (end >= upTo && upTo < bytes) break;
+        }
+        leave.abort();
+      };
+      for (const upTo of [5 * MIB, 17 * MIB, 30 * MIB]) {
+        await readOn(upTo);
+        await agent[way]();
+        await agent.start();
+      }
+      await readOn(bytes);
+      expect(exited).toBe(true);
+      expect(hash.digest("hex")).toBe(noiseHash("04", bytes));
+      await ring.wait();
+      expect(await ring.output()).toBe(Array.from({ length: 40 }, (_, n) => `line ${n}\n`).join(""));
+      expect(await ring.view()).toMatchObject({ status: "exited", exit_code: 0 });
+    },
+    90_000,
+  );
+});
+
+describe.skipIf(!isRoot)("after everything", () => {
+  test("nothing of executions is left on the host", async () => {
+    const agent = await TestAgent.start();
+    try {
+      const before = await traceHost(agent);
+      const sandbox = await TestSandbox.create(agent);
+      for (const command of ["sleep 60", "yes", "(setsid sleep 60 &) ; true"])
+        await TestExecution.start(sandbox, { command });
+      await sandbox.delete();
+      expect({ ...(await traceHost(agent)), mounts: [], loops: [] }).toEqual({ ...before, mounts: [], loops: [] });
+    } finally {
+      await agent.dispose();
+    }
+  }, 60_000);
+});
