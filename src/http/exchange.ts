@@ -8,7 +8,7 @@ import type { HttpTelemetry } from "./dependencies.ts";
 import { errorResponse } from "./errors.ts";
 import type { Arrival } from "./pipeline.ts";
 import type { AttachedStreams } from "./stream/attached.ts";
-import { endOf } from "./stream/lasting.ts";
+import { endOf, headOf } from "./stream/lasting.ts";
 
 /** The part of the server that a request's time limit needs; null when the app is called without a server. */
 export type ConnectionTimer = { timeout(request: Request, seconds: number): void } | null;
@@ -82,6 +82,7 @@ export class Exchanges {
           caller = found;
         },
       });
+      if (request.method === "HEAD") response = await headOf(response);
     } catch (error) {
       response = errorResponse(error, this.telemetry.log, requestId);
     }

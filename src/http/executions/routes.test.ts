@@ -226,6 +226,14 @@ describe("a client", () => {
     await until(() => harness.executions.all.get(`${id}/e`)?.attached[0]?.signal.aborted === true);
   });
 
+  test("that asks for the head only has no reader", async () => {
+    const { harness, id, url } = await serve();
+    const execution = harness.executions.add(id, "e");
+    const response = await fetch(`${url}/e/stream`, { method: "HEAD", headers: { accept: MSGPACK } });
+    expect([response.status, response.headers.get("content-type")]).toEqual([200, MSGPACK]);
+    expect(execution.attached[0]!.signal.aborted).toBe(true);
+  });
+
   test("that does not read is given no more than fits its connection", async () => {
     const { harness, id, url } = await serve();
     const execution = harness.executions.add(id, "e");

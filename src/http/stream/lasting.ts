@@ -14,3 +14,10 @@ export function lastingResponse(body: ReadableStream<Uint8Array>, init: Response
 export function endOf(response: Response): Promise<void> | undefined {
   return ends.get(response);
 }
+
+/** What answers a HEAD: nobody would read a body that lasts, and nothing else would end it. */
+export async function headOf(response: Response): Promise<Response> {
+  if (!ends.has(response)) return response;
+  await response.body?.cancel();
+  return new Response(null, { status: response.status, headers: response.headers });
+}
