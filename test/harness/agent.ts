@@ -83,6 +83,10 @@ export class TestAgent {
     return this.#process.pid;
   }
 
+  get isRunning(): boolean {
+    return this.#process !== null && this.#process.exitCode === null && this.#process.signalCode === null;
+  }
+
   get exited(): Promise<number> {
     if (this.#process === null) throw new Error("the agent is not running");
     return this.#process.exited;
