@@ -86,6 +86,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     version: packageJson.version,
     operations: core.operations,
     executions: core.executions,
+    files: core.files,
     store,
     events,
     telemetry: telemetry.http,

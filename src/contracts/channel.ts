@@ -1,6 +1,7 @@
 // The guest channel: what can be asked of the guest agent inside a sandbox, whatever carries the bytes. Paths are
 // absolute from the root of what the sandbox may write (process sandbox: its workspace; VM: its root file system).
 import type { GuestExecutions } from "./executions.ts";
+import type { GuestFiles } from "./files.ts";
 
 /** A command, through `/bin/sh -c` or as an argument vector. Exactly one of `command` and `argv` is set. */
 export interface ExecRequest {
@@ -81,10 +82,12 @@ export interface IdentityReset {
 
 /** A guest agent that is reachable. Every method rejects with an `AgentError` (`GUEST_…`, `FILE_…`, `SANDBOX_GONE`). */
 export interface GuestChannel {
-  /** What the guest agent says it can do: `exec`, `executions`, `files`, `manifest`, `shell`, `identity`. */
+  /** What the guest agent says it can do: `exec`, `executions`, `files`, `file-streams`, `manifest`, `shell`, `identity`. */
   readonly features: ReadonlySet<string>;
   /** Facet: commands with an id that outlive connections. */
   readonly executions?: GuestExecutions;
+  /** Facet: files that are streamed, arranged and watched. */
+  readonly fileStreams?: GuestFiles;
   ping(): Promise<void>;
   exec(request: ExecRequest): Promise<ExecResult>;
   readFile(path: Uint8Array, maxBytes: number): Promise<FileContent>;

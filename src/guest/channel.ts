@@ -12,12 +12,14 @@ import type {
   ManifestSummary,
 } from "../contracts/channel.ts";
 import type { GuestExecutions } from "../contracts/executions.ts";
+import type { GuestFiles } from "../contracts/files.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { GuestConnection } from "./connection.ts";
 import { exec } from "./exec.ts";
 import { ConnectedExecutions } from "./executions.ts";
 import { guestUnreachable } from "./faults.ts";
 import { texts } from "./fields.ts";
+import { ConnectedFiles } from "./file-client.ts";
 import { readFile, writeFile } from "./files.ts";
 import type { Message } from "./frame.ts";
 import { manifest } from "./manifest.ts";
@@ -29,6 +31,8 @@ export class WarmChannel implements GuestChannel {
   #connecting: Promise<GuestConnection> | null = null;
   #closed = false;
   readonly #executions = new ConnectedExecutions((operation) => this.#on(operation));
+
+  readonly #files = new ConnectedFiles((operation) => this.#on(operation));
 
   /** `reconnect` opens another connection to the same guest agent. */
   constructor(connection: GuestConnection, reconnect: () => Promise<GuestConnection>) {
@@ -42,6 +46,10 @@ export class WarmChannel implements GuestChannel {
 
   get executions(): GuestExecutions | undefined {
     return this.features.has("executions") ? this.#executions : undefined;
+  }
+
+  get fileStreams(): GuestFiles | undefined {
+    return this.features.has("file-streams") ? this.#files : undefined;
   }
 
   async ping(): Promise<void> {

@@ -42,10 +42,31 @@ const startCodes: ReadonlyMap<string, ErrorCode> = new Map([
   ["BAD_ARGUMENT", "BAD_REQUEST"],
 ]);
 
+/** Codes of the operations on files, where the path is the subject. */
+const fileCodes: ReadonlyMap<string, ErrorCode> = new Map([
+  ["NOT_FOUND", "PATH_NOT_FOUND"],
+  ["NOT_EMPTY", "DIRECTORY_NOT_EMPTY"],
+  ["OFFSET_MISMATCH", "RANGE_NOT_SATISFIABLE"],
+  ["BAD_ARGUMENT", "PATH_INVALID"],
+  // Also what is heard first when the sandbox is ending.
+  ["INTERRUPTED", "GUEST_UNREACHABLE"],
+]);
+
+/** Operations of which so many run that the next must wait. */
+const busyFileCodes: ReadonlyMap<string, ErrorCode> = new Map([...fileCodes, ["LIMIT", "SANDBOX_BUSY"]]);
+const archiveCodes: ReadonlyMap<string, ErrorCode> = new Map([...fileCodes, ["BAD_ARGUMENT", "ARCHIVE_REFUSED"]]);
+
+const FILE_OPS: ReadonlyMap<string, ReadonlyMap<string, ErrorCode>> = new Map([
+  ...["stat", "list", "mkdir", "remove", "move", "archive-read"].map((op) => [op, fileCodes] as const),
+  ...["read-range", "write-stream", "watch"].map((op) => [op, busyFileCodes] as const),
+  ["archive-write", archiveCodes],
+]);
+
 function codesOf(op: string | null): ReadonlyMap<string, ErrorCode> | null {
   if (op === "exec") return commandCodes;
   if (op === "execution-start") return startCodes;
-  return op?.startsWith("execution-") === true ? executionCodes : null;
+  if (op?.startsWith("execution-") === true) return executionCodes;
+  return op === null ? null : (FILE_OPS.get(op) ?? null);
 }
 
 /** The error that an ERROR frame stands for, on a stream for `op` or on the connection. What has no code of its own is `GUEST_ERROR`, with the guest's code first. */

@@ -4,6 +4,7 @@ import type { Config } from "../config/schema.ts";
 import type { JsonObject } from "../contracts/json.ts";
 import type { Logger } from "../contracts/log.ts";
 import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
+import type { FileOperations } from "../sandbox/files/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
 import type { Store } from "../state/change.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
@@ -43,6 +44,7 @@ export interface HttpDependencies {
   readonly version: string;
   readonly operations: Operations;
   readonly executions: ExecutionOperations;
+  readonly files: FileOperations;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;
   readonly telemetry: HttpTelemetry;

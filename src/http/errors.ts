@@ -35,6 +35,10 @@ function headersFor(error: AgentError): Record<string, string> {
       return { "www-authenticate": "Bearer" };
     case "METHOD_NOT_ALLOWED":
       return { allow: (error.details.allow as string[]).join(", ") };
+    case "RANGE_NOT_SATISFIABLE": {
+      const { size } = error.details;
+      return typeof size === "number" ? { "content-range": `bytes */${size}` } : {};
+    }
     case "RATE_LIMITED":
       return { "retry-after": String(error.details.retry_after_seconds) };
     case "UPLOADS_BUSY":

@@ -30,6 +30,16 @@ export const pathFailures: Codes = [
   "FILE_TOO_LARGE",
 ];
 
+/** The same on routes that stream files, where a missing path is a 404. */
+export const streamedFileFailures: Codes = [
+  "PATH_INVALID",
+  "PATH_NOT_FOUND",
+  "FILE_NOT_REGULAR",
+  "FILE_DENIED",
+  "FILE_IS_SYMLINK",
+  "NOT_A_DIRECTORY",
+];
+
 /** The files of a sandbox cannot be listed. */
 export const listingFailures: Codes = [...pathFailures, "PATHS_REQUIRED", "WALK_FAILED", "LISTING_TOO_LARGE"];
 

@@ -4,7 +4,9 @@ import { commandRoutes } from "./commands/routes.ts";
 import type { HttpDependencies } from "./dependencies.ts";
 import { eventRoutes } from "./events/routes.ts";
 import { executionRoutes } from "./executions/routes.ts";
+import { contentRoutes } from "./files/content-routes.ts";
 import { fileRoutes } from "./files/routes.ts";
+import { treeRoutes } from "./files/tree-routes.ts";
 import { hostRoutes } from "./host/routes.ts";
 import { openApiRoute } from "./openapi.ts";
 import type { Route } from "./route.ts";
@@ -19,6 +21,8 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...sandboxRoutes(dependencies),
     ...commandRoutes(dependencies),
     ...fileRoutes(dependencies),
+    ...contentRoutes(dependencies.files),
+    ...treeRoutes(dependencies.files, dependencies.telemetry.log, streams),
     ...changeSetRoutes(dependencies),
     ...executionRoutes(dependencies.executions, dependencies.telemetry.log, streams),
     ...eventRoutes(dependencies, streams),

@@ -10,6 +10,8 @@ import type { CoreDependencies } from "./dependencies.ts";
 import { tellingEnd } from "./ending.ts";
 import { executionOperations } from "./executions/executions.ts";
 import type { ExecutionOperations } from "./executions/operations.ts";
+import { fileOperations } from "./files/files.ts";
+import type { FileOperations } from "./files/operations.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import { watchOvershoot } from "./overshoot.ts";
@@ -24,6 +26,7 @@ import { update } from "./update.ts";
 export interface SandboxCore {
   readonly operations: Operations;
   readonly executions: ExecutionOperations;
+  readonly files: FileOperations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;
   /** Begins the periodic work and the watch over workspaces. Once, after reconciling. */
@@ -50,6 +53,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
   return {
     operations: operationsOf(context),
     executions: executionOperations(context),
+    files: fileOperations(context),
     reconcile: () => reconcile(context),
     startKeepers: () => {
       reaper.start();

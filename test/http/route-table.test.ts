@@ -29,6 +29,8 @@ const BODIES: Record<string, unknown> = {
   baseline: { paths: ["/"] },
   changes: {},
   "dry-run": { command: "true" },
+  "files/mkdir": { path: "/a" },
+  "files/move": { from: "/a", to: "/b" },
   executions: { command: "true" },
   "executions/:eid/wait": { timeout_ms: 0 },
   "executions/:eid/signal": { signal: "TERM" },
@@ -60,7 +62,11 @@ function call(route: Route, id: string, token?: string) {
     // A stream of one that runs would not end.
     if (/stream$/.test(route.path)) execution.exit();
   }
-  const path = route.path.replace(":id", id).replace(":eid", EXECUTION);
+  harness.files.content.set("/a", new Uint8Array(1));
+  // A watch of a directory that stays would not end.
+  harness.files.changes = [{ ended: "directory" }];
+  const query = /\/files\b/.test(route.path) && route.body === undefined ? "?path=/a" : "";
+  const path = `${route.path.replace(":id", id).replace(":eid", EXECUTION)}${query}`;
   return harness.call(route.method, path, { token, json: bodyOf(route), isEndless: path === "/v1/events/stream" });
 }
 

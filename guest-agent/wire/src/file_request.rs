@@ -1,5 +1,6 @@
 //! The operations on files that send bytes to the host (entries, content, archives, changes) or take bytes from it.
-//! Fields are those of PROTOCOL.md; paths are checked where they are resolved.
+//! Fields are those of PROTOCOL.md; paths are checked where they are resolved. No field is left out when it is absent,
+//! because requests also travel as arrays, to the worker that performs them.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -80,7 +81,7 @@ pub struct ReadRangeRequest {
     #[serde(default)]
     pub from_end: bool,
     /// To the end when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub length: Option<u64>,
 }
 
@@ -88,14 +89,14 @@ pub struct ReadRangeRequest {
 pub struct WriteStreamRequest {
     pub path: ByteBuf,
     /// Absent: the mode of the file that is replaced, or 0644.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub mode: Option<u32>,
     /// Make missing parent directories (0755).
     #[serde(default)]
     pub parents: bool,
     /// Absent: written beside and renamed over the name. Otherwise written in place from this offset, which must be
     /// the size of the file; 0 makes or empties it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub offset: Option<u64>,
 }
 

@@ -9,6 +9,7 @@ import { createApp, type HttpApp } from "../app.ts";
 import type { HttpDependencies, ReadinessCheck } from "../dependencies.ts";
 import { checkResponse } from "./checker.ts";
 import { FakeExecutions } from "./executions.ts";
+import { FakeFiles } from "./files.ts";
 import { FakeOperations } from "./operations.ts";
 import { MemoryStore } from "./store.ts";
 
@@ -64,6 +65,7 @@ export class Harness {
   readonly store = new MemoryStore();
   readonly operations = new FakeOperations(this.store);
   readonly executions = new FakeExecutions(this.operations);
+  readonly files = new FakeFiles();
   readonly events = new EventBus(this.store);
   readonly audit: AuditEntry[] = [];
   readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] =
@@ -108,6 +110,7 @@ export class Harness {
       version: "0.0.0-test",
       operations,
       executions,
+      files: this.files,
       store,
       events: this.events,
       telemetry: {

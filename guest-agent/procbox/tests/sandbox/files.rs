@@ -159,6 +159,12 @@ fn file_operations() {
         sandbox.output("diff -r d copy2 && stat -c %u copy2"),
         sandbox.place.config["sandbox_uid"].to_string()
     );
+    let mut connection = sandbox.connect();
+    let request = WriteStreamRequest { path: ByteBuf::from("/w/f"), mode: None, parents: true, offset: None };
+    connection.start("write-stream", &request);
+    connection.send_content(b"streamed");
+    assert_eq!(connection.finish::<FileSummary>().unwrap().0.size, 8);
+    assert_eq!(sandbox.output("cat w/f; stat -c %a w/f"), "streamed644");
     let remove = RemoveRequest { path: ByteBuf::from("/d"), recursive: true };
     assert_eq!(run("remove", &|connection| connection.start("remove", &remove)).unwrap().0.entries, 3);
 }
