@@ -49,10 +49,12 @@ export function processKeyboard(): Keyboard {
 async function readStdin(take: (piece: Uint8Array) => Promise<void>, stop: AbortSignal): Promise<void> {
   const { stdin } = process;
   const { promise: over, resolve, reject } = Promise.withResolvers<void>();
+  let taken: Promise<void> = Promise.resolve();
   const onData = (piece: Uint8Array): void => {
     // Nothing is read while the last piece is on its way, so that what is typed ahead stays in the kernel.
     stdin.pause();
-    take(piece).then(() => {
+    taken = taken.then(() => take(piece));
+    taken.then(() => {
       if (!stop.aborted) stdin.resume();
     }, reject);
   };
@@ -62,6 +64,8 @@ async function readStdin(take: (piece: Uint8Array) => Promise<void>, stop: Abort
   stop.addEventListener("abort", () => resolve(), { once: true });
   try {
     if (!stop.aborted) await over;
+    // The end may be told while the last piece is on its way.
+    if (!stop.aborted) await taken;
   } finally {
     stdin.off("data", onData);
     stdin.pause();

@@ -100,6 +100,24 @@ describe("sandbox run", () => {
     expect(await child.exited).toBe(0);
   });
 
+  test("closes the command's input behind the last piece of a file, however slowly that is taken", async () => {
+    const directory = await mkdtemp(join(tmpdir(), "fluxvm-run-"));
+    cleanups.push(() => rm(directory, { recursive: true }));
+    const whole = Buffer.alloc(300_000, "x");
+    await Bun.write(join(directory, "input"), whole);
+    const served = await serve();
+    const gate = Promise.withResolvers<void>();
+    const child = run(served, [served.id, "--", "cat"], Bun.file(join(directory, "input")));
+    const execution = await started(served);
+    execution.stdinGate = gate.promise;
+    await Bun.sleep(200);
+    gate.resolve();
+    await until(() => execution.state.stdin.closed);
+    expect(execution.state.stdin.bytesWritten).toBe(whole.length);
+    execution.exit();
+    expect(await child.exited).toBe(0);
+  });
+
   test("ends with the command although its stdin is open and unread", async () => {
     const served = await serve();
     const child = run(served, [served.id, "--", "true"], "pipe");
