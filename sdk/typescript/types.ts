@@ -8,6 +8,10 @@ export type AgentCommand = {
   readonly policy?: unknown;
 };
 
+export type ArchiveUnpacked = {
+  readonly entries: number;
+};
+
 export type Baseline = {
   readonly ok: true;
   readonly files: number;
@@ -82,6 +86,20 @@ export type CreateSandbox = {
   readonly http_proxy_port?: unknown;
   /** Ports of the HTTP proxy. Not in this build. */
   readonly http_proxy_ports?: unknown;
+};
+
+export type DirectoryMade = {
+  /** False when the directory was there. */
+  readonly created: boolean;
+};
+
+export type DirectoryMake = {
+  /** Absolute, from the root of what the sandbox may write. Never through a symbolic link in process sandboxes. */
+  readonly path?: string;
+  /** The path's bytes, instead of it. */
+  readonly path_base64?: string;
+  /** Permission bits; 0o755. */
+  readonly mode?: number;
 };
 
 export type DoctorCheck = {
@@ -196,6 +214,10 @@ export type Error = {
     | "FILE_NOT_REGULAR"
     | "FILE_DENIED"
     | "FILE_IS_SYMLINK"
+    | "PATH_NOT_FOUND"
+    | "DIRECTORY_NOT_EMPTY"
+    | "RANGE_NOT_SATISFIABLE"
+    | "ARCHIVE_REFUSED"
     | "NOT_A_DIRECTORY"
     | "FILE_TOO_LARGE"
     | "WORKSPACE_FULL"
@@ -310,9 +332,40 @@ export type FileContent = {
   readonly mode: number;
 };
 
+export type FileEntry = {
+  readonly name: string;
+  /** The exact bytes, when they are not UTF-8. */
+  readonly name_base64?: string;
+  readonly path: string;
+  /** The exact bytes, when they are not UTF-8. */
+  readonly path_base64?: string;
+  readonly kind: "file" | "directory" | "symlink" | "other";
+  /** Bytes of a regular file, else 0. */
+  readonly size: number;
+  /** Permission and set-id bits. */
+  readonly mode: number;
+  readonly uid: number;
+  readonly gid: number;
+  /** RFC 3339, UTC */
+  readonly modified_at: string;
+  readonly symlink_target?: string;
+  /** The exact bytes, when they are not UTF-8. */
+  readonly symlink_target_base64?: string;
+};
+
+export type FileMove = {
+  readonly from: string;
+  readonly to: string;
+};
+
 export type FileRead = {
   /** Process sandboxes: relative to the workspace. Never through a symbolic link. */
   readonly path: string;
+};
+
+export type FileStreamWritten = {
+  /** Bytes that the file has now. */
+  readonly size: number;
 };
 
 export type FileWrite = {
@@ -326,6 +379,11 @@ export type FileWrite = {
 
 export type FileWritten = {
   readonly result: "file-written";
+};
+
+export type FilesRemoved = {
+  /** Names that are gone. */
+  readonly removed: number;
 };
 
 export type Ok = {
