@@ -2,6 +2,7 @@
 // that is killed in the middle.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
+import { join } from "node:path";
 import { FLUXCTL, ADMIN_TOKEN, TestAgent } from "../harness/agent.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
 
@@ -51,6 +52,22 @@ test("run passes bytes both ways and exits with the command's status", async () 
   const child = run(["tee /dev/stderr; exit 7"], new Blob([whole]));
   const [out, err, status] = await Promise.all([bytesOf(child.stdout), bytesOf(child.stderr), child.exited]);
   expect([sha256(out), sha256(err), status]).toEqual([sha256(whole), sha256(whole), 7]);
+}, 60_000);
+
+test("run closes the command's input behind the last byte of a file", async () => {
+  const path = join(agent.dir, "input");
+  await Bun.write(path, Buffer.alloc(5_000_000, "x"));
+  for (let round = 0; round < 3; round++) {
+    const child = Bun.spawn(
+      ["/bin/sh", "-c", 'exec "$0" sandbox run "$1" -- "wc -c" < "$2"', FLUXCTL, sandbox.id, path],
+      {
+        env: environment(),
+        stdout: "pipe",
+        stderr: "pipe",
+      },
+    );
+    expect([await textOf(child.stdout), await textOf(child.stderr), await child.exited]).toEqual(["5000000\n", "", 0]);
+  }
 }, 60_000);
 
 test("run of a program with arguments, of one that a signal ends, and of one that takes too long", async () => {

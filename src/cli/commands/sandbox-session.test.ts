@@ -100,18 +100,15 @@ describe("sandbox run", () => {
     expect(await child.exited).toBe(0);
   });
 
-  test("closes the command's input behind the last piece of a file, however slowly that is taken", async () => {
+  test("sends a file whole, however slowly it is taken", async () => {
     const directory = await mkdtemp(join(tmpdir(), "fluxvm-run-"));
     cleanups.push(() => rm(directory, { recursive: true }));
-    const whole = Buffer.alloc(300_000, "x");
+    const whole = Buffer.alloc(5_000_000, "x");
     await Bun.write(join(directory, "input"), whole);
     const served = await serve();
-    const gate = Promise.withResolvers<void>();
     const child = run(served, [served.id, "--", "cat"], Bun.file(join(directory, "input")));
     const execution = await started(served);
-    execution.stdinGate = gate.promise;
-    await Bun.sleep(200);
-    gate.resolve();
+    Object.defineProperty(execution, "stdinGate", { get: () => Bun.sleep(5) });
     await until(() => execution.state.stdin.closed);
     expect(execution.state.stdin.bytesWritten).toBe(whole.length);
     execution.exit();
