@@ -104,6 +104,5 @@ fn encode(directory: BorrowedFd<'_>, name: &[u8], path: &[u8], out: &mut Vec<u8>
 }
 
 pub fn modified_ms(stat: &Stat) -> u64 {
-    u64::try_from(stat.st_mtime)
-        .map_or(0, |seconds| seconds.saturating_mul(1000) + stat.st_mtime_nsec as u64 / 1_000_000)
+    u64::try_from(stat.st_mtime).map_or(0, |seconds| seconds.saturating_mul(1000) + stat.st_mtime_nsec / 1_000_000)
 }

@@ -168,7 +168,10 @@ async fn greet(guest: OddGuest) -> Host {
     let mut host = Host { stream, buffer: Vec::new() };
     let (_, kind, payload) = host.frame().await.unwrap();
     assert_eq!(kind, Kind::Welcome);
-    assert_eq!(decode::<Welcome>(&payload).unwrap().features, ["exec", "executions", "files", "file-streams", "manifest"]);
+    assert_eq!(
+        decode::<Welcome>(&payload).unwrap().features,
+        ["exec", "executions", "files", "file-streams", "manifest"]
+    );
     host
 }
 

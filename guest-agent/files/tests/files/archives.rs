@@ -19,8 +19,11 @@ fn pack(tree: &Tree, path: &str) -> Result<Vec<u8>, ErrorCode> {
     run(tree, &FileRequest::ArchiveRead(PathRequest { path: ByteBuf::from(path) })).map(|done| done.content)
 }
 
+/// Name, kind, content or target.
+type HostileEntry<'a> = (&'a str, EntryType, &'a str);
+
 /// An archive of entries that a well-meaning writer would not write.
-fn archive(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
+fn archive(entries: &[HostileEntry<'_>]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     for (name, kind, content) in entries {
         let mut header = Header::new_gnu();
@@ -91,7 +94,7 @@ fn archives_of_other_writers_are_understood_and_ours_by_them() {
 
 #[test]
 fn nothing_appears_outside() {
-    let hostile: &[(&str, &[(&str, EntryType, &str)])] = &[
+    let hostile: &[(&str, &[HostileEntry<'_>])] = &[
         ("climbing", &[("../out", EntryType::Regular, "x")]),
         ("climbing inside", &[("a/../../out", EntryType::Regular, "x")]),
         ("absolute", &[("/tmp/fluxvm-out", EntryType::Regular, "x")]),

@@ -155,10 +155,7 @@ fn file_operations() {
     connection.start("archive-write", &path("/copy2"));
     connection.send_content(&archive);
     connection.finish::<FileSummary>().unwrap();
-    assert_eq!(
-        sandbox.output("diff -r d copy2 && stat -c %u copy2"),
-        sandbox.place.config["sandbox_uid"].to_string()
-    );
+    assert_eq!(sandbox.output("diff -r d copy2 && stat -c %u copy2"), sandbox.place.config["sandbox_uid"].to_string());
     let mut connection = sandbox.connect();
     let request = WriteStreamRequest { path: ByteBuf::from("/w/f"), mode: None, parents: true, offset: None };
     connection.start("write-stream", &request);
