@@ -108,6 +108,11 @@ export class HeldExecution implements ReadableExecution {
     return !this.running && this.#readers.size === 0 && this.stdout.idle && this.stderr.idle;
   }
 
+  /** What its output takes on the disk. */
+  get diskBytes(): number {
+    return this.stdout.diskBytes + this.stderr.diskBytes;
+  }
+
   get version(): number {
     return this.#version;
   }

@@ -115,6 +115,11 @@ export class Output {
     this.#drop(0);
   }
 
+  /** What it takes on the disk. */
+  get diskBytes(): number {
+    return this.#file.sizeBytes;
+  }
+
   /** True when nothing is being written. */
   get idle(): boolean {
     return this.#pumping === null;

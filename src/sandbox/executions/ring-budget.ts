@@ -1,25 +1,37 @@
 // What the output of one sandbox may take on the host's disk. When it is used up, the output of executions that are over
-// goes first, the oldest before the others; only then do rings stop growing.
+// goes first, the oldest before the others. Of those that run, none grows large at the cost of one that is small.
+
+/** Rings of this size may be had by all while there is room; larger ones only while few run. */
+export const MODEST_RING_BYTES = 20 * 144 * 1024;
+/** The share of the whole within which rings may be larger. */
+const GENEROUS_SHARE = 4;
+
+export interface Evictable {
+  /** What executions take that are over and that nobody reads. */
+  readonly bytes: () => number;
+  /** Gives one of them up; false when there is none. */
+  readonly evict: () => boolean;
+}
 
 export class RingBudget {
   #usedBytes = 0;
   readonly #maxBytes: number;
-  readonly #makeRoom: () => boolean;
+  readonly #evictable: Evictable;
 
-  /** `makeRoom` gives some of it back, or answers false when there is nothing to give. */
-  constructor(maxBytes: number, makeRoom: () => boolean) {
+  constructor(maxBytes: number, evictable: Evictable) {
     this.#maxBytes = maxBytes;
-    this.#makeRoom = makeRoom;
+    this.#evictable = evictable;
   }
 
   get usedBytes(): number {
     return this.#usedBytes;
   }
 
-  /** True when the bytes were there to be taken. */
-  take(bytes: number): boolean {
+  /** Bytes for a ring that has `sizeBytes`; true when they were there to be taken. */
+  take(bytes: number, sizeBytes: number): boolean {
+    if (sizeBytes >= MODEST_RING_BYTES && !this.#isGenerous(bytes)) return false;
     while (this.#usedBytes + bytes > this.#maxBytes) {
-      if (!this.#makeRoom()) return false;
+      if (!this.#evictable.evict()) return false;
     }
     this.#usedBytes += bytes;
     return true;
@@ -27,10 +39,14 @@ export class RingBudget {
 
   /** For rings that must exist whatever is used: the least ring of a new output, and those found after a restart. */
   takeAlways(bytes: number): void {
-    if (!this.take(bytes)) this.#usedBytes += bytes;
+    if (!this.take(bytes, 0)) this.#usedBytes += bytes;
   }
 
   give(bytes: number): void {
     this.#usedBytes -= bytes;
+  }
+
+  #isGenerous(bytes: number): boolean {
+    return this.#usedBytes - this.#evictable.bytes() + bytes <= this.#maxBytes / GENEROUS_SHARE;
   }
 }

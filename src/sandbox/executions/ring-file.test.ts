@@ -3,7 +3,7 @@ import { mkdtemp, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { limits } from "../../config/limits.ts";
-import { RingBudget } from "./ring-budget.ts";
+import { MODEST_RING_BYTES, RingBudget } from "./ring-budget.ts";
 import { RING_STEP_BYTES, RingFile } from "./ring-file.ts";
 
 const MIB = 1024 * 1024;
@@ -16,7 +16,8 @@ async function scratch() {
   };
 }
 
-const plenty = (): RingBudget => new RingBudget(1024 * MIB, () => false);
+const NOTHING = { bytes: () => 0, evict: () => false };
+const plenty = (): RingBudget => new RingBudget(1024 * MIB, NOTHING);
 
 /** The byte at an offset, different at every distance that a mistake in the ring could make. */
 const byteAt = (offset: number): number => (offset * 31 + Math.floor(offset / 251)) & 0xff;
@@ -76,7 +77,7 @@ test("is found again with everything that it promised, whatever was written afte
 test("a killed agent's writes never touch what is promised, at any size of the ring", async () => {
   for (const total of [100_000, RING_STEP_BYTES, 200_000, 700_000, 5 * MIB, 9 * MIB, 12 * MIB]) {
     await using place = await scratch();
-    const first = RingFile.create(place.path, new RingBudget(2 * MIB, () => false));
+    const first = RingFile.create(place.path, new RingBudget(2 * MIB, NOTHING));
     await fill(first, total);
     while (!first.mustKeep) await first.write(first.window.end, [pattern(first.window.end, first.batchMaxBytes / 3)]);
     await first.close();
@@ -90,11 +91,48 @@ test("a killed agent's writes never touch what is promised, at any size of the r
 
 test("a ring that may not grow keeps fewer bytes, and all of them are right", async () => {
   await using place = await scratch();
-  const ring = RingFile.create(place.path, new RingBudget(0, () => false));
+  const ring = RingFile.create(place.path, new RingBudget(0, NOTHING));
   await fill(ring, 3 * MIB);
   expect(ring.window).toEqual({ base: 3 * MIB - 128 * 1024, end: 3 * MIB });
   await expectWhole(ring);
   await ring.close();
+});
+
+test("a ring that could not grow does so when there is room again, at any moment, and loses nothing more", async () => {
+  for (const [left, turn] of [
+    [700_000, 1],
+    [700_000, 300_000],
+    [700_000, 1_000_003],
+    [700_000, 2 * MIB],
+    [2_900_000, 7 * MIB],
+    [2_900_000, 7 * MIB + 70_000],
+  ] as const) {
+    await using place = await scratch();
+    const budget = new RingBudget(64 * MIB, NOTHING);
+    budget.takeAlways(64 * MIB - left);
+    const ring = RingFile.create(place.path, budget);
+    await fill(ring, turn);
+    await expectWhole(ring);
+    budget.give(64 * MIB - left);
+    await fill(ring, turn + 3 * MIB);
+    await expectWhole(ring);
+    await ring.keep();
+    await fill(ring, turn + 12 * MIB);
+    await expectWhole(ring);
+    expect(ring.window.end - ring.window.base).toBeGreaterThan(7 * MIB);
+    await ring.close();
+    const found = await RingFile.find(place.path, plenty());
+    await expectWhole(found);
+    await found.close();
+  }
+});
+
+test("large rings are for few: a small one still finds room", () => {
+  const budget = new RingBudget(64 * MIB, NOTHING);
+  expect(budget.take(16 * MIB, 8 * MIB)).toBe(true);
+  expect(budget.take(1, 8 * MIB)).toBe(false);
+  expect(budget.take(48 * MIB, MODEST_RING_BYTES - 1)).toBe(true);
+  expect(budget.take(1, 0)).toBe(false);
 });
 
 test("begins anew where bytes were lost", async () => {

@@ -31,6 +31,7 @@ export class RingFile {
   #end: number;
   /** What the header on disk says. */
   #promisedEnd: number;
+  /** Whether it could grow when it was last needed, so that nothing has been lost since. */
   #growing = true;
 
   private constructor(path: string, budget: RingBudget, found: Header | null) {
@@ -52,6 +53,11 @@ export class RingFile {
   /** The ring that an earlier agent process left, or an empty one where there is none or it makes no sense. */
   static async find(path: string, budget: RingBudget): Promise<RingFile> {
     return new RingFile(path, budget, await readHeader(path));
+  }
+
+  /** What it takes on the disk. */
+  get sizeBytes(): number {
+    return this.#sizeBytes;
   }
 
   /** The bytes that can be read. */
@@ -88,10 +94,14 @@ export class RingFile {
     const file = await this.#open();
     if (offset !== this.#end) await this.#restart(file, offset);
     this.makeRoom(bytes);
-    let at = offset;
-    for (const run of this.#runs(offset, pieces)) {
-      await writeAll(file, run, HEADER_BYTES + this.#position(at));
-      at += run.reduce((sum, piece) => sum + piece.length, 0);
+    let rest = pieces;
+    for (let at = offset; at < offset + bytes;) {
+      this.#unroll(at);
+      const position = this.#position(at);
+      const [run, later] = split(rest, this.#sizeBytes - position);
+      await writeAll(file, run, HEADER_BYTES + position);
+      at += Math.min(this.#sizeBytes - position, offset + bytes - at);
+      rest = later;
     }
     this.#end = offset + bytes;
     this.#base = Math.max(this.#base, this.#end - promise(this.#sizeBytes));
@@ -155,35 +165,34 @@ export class RingFile {
     this.#origin = this.#base = this.#end = this.#promisedEnd = offset;
   }
 
-  /** Grows the ring while it would lose bytes to the next `bytes` otherwise. One that could not grow stays as it is. */
+  /**
+   * Grows the ring while it would lose bytes to the next `bytes` otherwise. A ring that has begun again at its beginning
+   * can do so only where its bytes lie in order.
+   */
   makeRoom(bytes: number): void {
     if (this.#sizeBytes === 0) {
       this.#budget.takeAlways(RING_STEP_BYTES);
       this.#sizeBytes = RING_STEP_BYTES;
     }
     const used = this.#end - this.#origin;
-    if (used > this.#sizeBytes) this.#growing = false;
+    this.#growing = used <= this.#sizeBytes;
     while (this.#growing && used + bytes > promise(this.#sizeBytes)) {
-      this.#growing = this.#sizeBytes < RING_MAX_BYTES && this.#budget.take(RING_STEP_BYTES);
+      this.#growing = this.#sizeBytes < RING_MAX_BYTES && this.#budget.take(RING_STEP_BYTES, this.#sizeBytes);
       if (this.#growing) this.#sizeBytes += RING_STEP_BYTES;
     }
   }
 
-  #position(offset: number): number {
-    return (offset - this.#origin) % this.#sizeBytes;
+  /** Where the ring would begin again at `at`, its bytes lie in order, so that it can go on growing instead. */
+  #unroll(at: number): void {
+    const isTurn = at - this.#origin >= this.#sizeBytes && this.#position(at) === 0;
+    if (!isTurn || this.#sizeBytes >= RING_MAX_BYTES) return;
+    if (!this.#budget.take(RING_STEP_BYTES, this.#sizeBytes)) return;
+    this.#origin = at - this.#sizeBytes;
+    this.#sizeBytes += RING_STEP_BYTES;
   }
 
-  /** The pieces, split where the ring begins again. */
-  #runs(offset: number, pieces: readonly Uint8Array[]): Uint8Array[][] {
-    let room = this.#sizeBytes - this.#position(offset);
-    const before: Uint8Array[] = [];
-    const after: Uint8Array[] = [];
-    for (const piece of pieces) {
-      if (room > 0) before.push(piece.subarray(0, room));
-      if (piece.length > room) after.push(piece.subarray(room));
-      room = Math.max(0, room - piece.length);
-    }
-    return after.length === 0 ? [before] : [before, after];
+  #position(offset: number): number {
+    return (offset - this.#origin) % this.#sizeBytes;
   }
 
   #header(end: number): Header {
@@ -200,6 +209,19 @@ interface Header {
   readonly origin: number;
   readonly base: number;
   readonly end: number;
+}
+
+/** The first `room` bytes of the pieces, and those after. */
+function split(pieces: readonly Uint8Array[], room: number): [Uint8Array[], Uint8Array[]] {
+  const before: Uint8Array[] = [];
+  const after: Uint8Array[] = [];
+  let left = room;
+  for (const piece of pieces) {
+    if (left > 0) before.push(piece.subarray(0, left));
+    if (piece.length > left) after.push(piece.subarray(left));
+    left = Math.max(0, left - piece.length);
+  }
+  return [before, after];
 }
 
 function spare(sizeBytes: number): number {

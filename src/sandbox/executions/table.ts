@@ -32,7 +32,10 @@ export class ExecutionTable {
   readonly #entries = new Map<string, Entry>();
   /** Those that count as commands running in the sandbox. */
   readonly #counted = new Set<HeldExecution>();
-  readonly #budget = new RingBudget(limits.executionRingsTotalMaxBytes, () => this.#evict());
+  readonly #budget = new RingBudget(limits.executionRingsTotalMaxBytes, {
+    bytes: () => this.#evictableBytes(),
+    evict: () => this.#evict(),
+  });
   #loading: Promise<void> | null = null;
   #closed: AgentError | null = null;
 
@@ -333,6 +336,12 @@ export class ExecutionTable {
           "an execution is not stored",
         );
       });
+  }
+
+  #evictableBytes(): number {
+    let bytes = 0;
+    for (const { execution } of this.#entries.values()) bytes += execution.idle ? execution.diskBytes : 0;
+    return bytes;
   }
 
   /** Forgets the execution that ended first of those that nobody reads. */
