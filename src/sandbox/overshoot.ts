@@ -44,8 +44,10 @@ async function stopWriter(context: Context, sandbox: Sandbox, found: Overshoot):
   );
   try {
     await stopWith(context, sandbox, reason);
-    // Only now, so that a stop that failed is tried again at the next report.
-    sandbox.toleratedBytes ??= found.bytes;
+    // Only now, so that a stop that failed is tried again at the next report; and as it is now, because it was written
+    // on between the look and the stop.
+    const { bytes } = await context.dependencies.storage.usage(found.volume);
+    sandbox.toleratedBytes ??= Math.max(bytes, found.bytes ?? 0);
   } catch (error) {
     const cause = asAgentError(error).message;
     log.error({ sandbox: sandbox.id, error: cause }, "a workspace over its limit is still written");

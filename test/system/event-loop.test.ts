@@ -1,5 +1,5 @@
 // The agent's event loop is never held for more than 20 ms while fifty sandboxes are created and deleted. The agent
-// measures itself: a timer whose worst lateness is in its metrics.
+// measures itself: a timer whose worst lateness is in its metrics, without the time in which the kernel ran others.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { TestAgent } from "../harness/agent.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
