@@ -226,6 +226,28 @@ describe("a client", () => {
     await until(() => harness.executions.all.get(`${id}/e`)?.attached[0]?.signal.aborted === true);
   });
 
+  test("that leaves is not waited for any more", async () => {
+    const { harness, id, url } = await serve();
+    const execution = harness.executions.add(id, "e");
+    let slices = 0;
+    harness.executions.waitExecution = async () => {
+      slices += 1;
+      await Bun.sleep(5);
+      return execution.state;
+    };
+    const abort = new AbortController();
+    const headers = { "content-type": "application/json" };
+    const body = JSON.stringify({ timeout_ms: 600_000 });
+    const waiting = fetch(`${url}/e/wait`, { method: "POST", headers, body, signal: abort.signal }).catch(() => {});
+    await until(() => slices > 2);
+    abort.abort();
+    await waiting;
+    await Bun.sleep(100);
+    const before = slices;
+    await Bun.sleep(50);
+    expect(slices).toBe(before);
+  });
+
   test("that asks for the head only has no reader", async () => {
     const { harness, id, url } = await serve();
     const execution = harness.executions.add(id, "e");

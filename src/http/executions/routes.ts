@@ -4,7 +4,7 @@ import type { OutputOffsets } from "../../contracts/executions.ts";
 import type { Logger } from "../../contracts/log.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { ErrorCode } from "../../errors/catalogue.ts";
-import type { ExecutionOperations, StartExecutionRequest } from "../../sandbox/executions/operations.ts";
+import type { Execution, ExecutionOperations, StartExecutionRequest } from "../../sandbox/executions/operations.ts";
 import type { Caller } from "../../sandbox/operations.ts";
 import { checkCommandLength } from "../commands/length.ts";
 import { guestFailures } from "../failures.ts";
@@ -34,6 +34,7 @@ import { uploadStdin } from "./upload.ts";
 const COLLECTION = "/v1/sandboxes/:id/executions";
 const ITEM = `${COLLECTION}/:eid`;
 const STREAM_TYPES = Object.values(framings).map(({ contentType }) => contentType);
+const WAIT_SLICE_MS = 10_000;
 const EXECUTION_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
 const marks = { auth: "admin", guard: "sandbox", tag: "executions" } as const;
@@ -193,6 +194,19 @@ function executionId({ eid = "" }: Readonly<Record<string, string>>): string {
   return eid;
 }
 
+/** Waits in slices, so that nothing is left of a wait soon after its client has gone. */
+async function waitForExit(
+  operations: ExecutionOperations,
+  { caller, sandboxId, executionId: eid }: Target,
+  timeoutMs: number,
+  left: AbortSignal,
+): Promise<Execution> {
+  for (let restMs = timeoutMs; ; restMs -= WAIT_SLICE_MS) {
+    const execution = await operations.waitExecution(caller, sandboxId, eid, Math.min(restMs, WAIT_SLICE_MS));
+    if (execution.status === "exited" || restMs <= WAIT_SLICE_MS || left.aborted) return execution;
+  }
+}
+
 function itemRoutes(operations: ExecutionOperations): readonly Route[] {
   return [
     defineRoute({
@@ -213,8 +227,10 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       body: waitBody,
       success: { status: 200, schema: executionSchema },
       errors: itemFailures,
-      handler: async ({ caller, id, params, body }) =>
-        executionReply(await operations.waitExecution(caller, id, executionId(params), body.timeout_ms)),
+      handler: async ({ caller, id, params, body, request }) => {
+        const target = { caller, sandboxId: id, executionId: executionId(params) };
+        return executionReply(await waitForExit(operations, target, body.timeout_ms, request.signal));
+      },
     }),
     defineRoute({
       ...marks,
