@@ -123,7 +123,9 @@ describe("F: lifecycle", () => {
   test.skipIf(!isRoot)(
     "F8: without user namespaces an ordinary user's agent refuses or says what is weaker",
     async () => {
+      await using tools = new AsyncDisposableStack();
       const dir = await mkdtemp("/var/tmp/fluxvm-deny-");
+      tools.defer(() => rm(dir, { recursive: true }));
       await chmod(dir, 0o755);
       const deny = join(dir, "deny");
       const source = join(import.meta.dir, "deny-namespaces.c");
