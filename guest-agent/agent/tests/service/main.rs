@@ -1,6 +1,7 @@
 //! The built guest agent in VM mode, driven through a unix socket as the host drives it.
 
 mod executions;
+mod file_streams;
 mod host;
 mod shell;
 mod terminals;
