@@ -125,8 +125,13 @@ function startRequest(body: Static<typeof startBody>, overflow: "ring" | "block"
     throw new AgentError("BAD_REQUEST", "give either command or argv");
   }
   checkCommandLength(body.argv ?? [body.command!]);
-  const { on_disconnect: onDisconnect, timeout_seconds: timeoutSeconds, policy: _, ...same } = body;
-  return { overflow, ...same, onDisconnect, timeoutSeconds };
+  const { id, command, argv, env, cwd, user, tty, stdin } = body;
+  return {
+    ...{ id, command, argv, env, cwd, user, tty, stdin },
+    overflow: body.overflow ?? overflow,
+    onDisconnect: body.on_disconnect,
+    timeoutSeconds: body.timeout_seconds,
+  };
 }
 
 function streamRoutes(
