@@ -72,7 +72,8 @@ const shell: Command = {
   summary: "Open a terminal in a sandbox.",
   details:
     "Runs a shell, or the command that follows, on a terminal of its own. `~.` at the beginning of a line leaves\n" +
-    "and ends it, `~~` is one tilde. Exits with the status of the shell, or 255 when it was left.",
+    "and ends it, `~~` is one tilde. Exits with the status of the shell, or 255 when it was left. A sandbox whose\n" +
+    "guest has no terminals answers CAPABILITY_MISSING; `sandbox run` works there too.",
   arguments: [{ name: "SANDBOX" }, { name: "COMMAND", rest: true, optional: true }],
   client: true,
   options: placeOptions,
