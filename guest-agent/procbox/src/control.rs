@@ -81,6 +81,8 @@ pub struct Command {
     pub has_script: bool,
     /// The command is born into a leaf; without one it has a minder.
     pub has_leaf: bool,
+    /// Standard input is a terminal and becomes the controlling one.
+    pub has_terminal: bool,
     /// The minder kills what the command leaves behind.
     pub kill_group: bool,
 }

@@ -28,6 +28,8 @@ pub struct Setting {
     pub plan: Plan,
     pub groups: Memberships,
     pub launcher: Launcher,
+    /// A mounted devpts that is not attached yet; without one init makes its own.
+    pub terminals: Option<OwnedFd>,
 }
 
 /// Becomes the sandbox's init, in a process that was just forked into its namespaces. Tells the supervisor
@@ -36,8 +38,8 @@ pub fn run(setting: Setting, control: OwnedFd) -> ! {
     process::exit_with(|| live(setting, control))
 }
 
-fn live(setting: Setting, control: OwnedFd) -> i32 {
-    let signals = match prepare(&setting, &control) {
+fn live(mut setting: Setting, control: OwnedFd) -> i32 {
+    let signals = match prepare(&mut setting, &control) {
         Ok(signals) => signals,
         Err(message) => {
             let told = control::send(control.as_fd(), &FromInit::Failed { message });
@@ -59,12 +61,17 @@ fn live(setting: Setting, control: OwnedFd) -> i32 {
 }
 
 /// Cuts every tie to the launcher's surroundings and enters confinement.
-fn prepare(setting: &Setting, control: &OwnedFd) -> Result<SignalFd, String> {
+fn prepare(setting: &mut Setting, control: &OwnedFd) -> Result<SignalFd, String> {
     crate::launch::detach_standard_streams()?;
-    let keep: Vec<_> = [0, 1, 2, control.as_raw_fd()].into_iter().chain(setting.groups.descriptors()).collect();
+    let terminals = setting.terminals.take();
+    let keep: Vec<_> = [0, 1, 2, control.as_raw_fd()]
+        .into_iter()
+        .chain(setting.groups.descriptors())
+        .chain(terminals.as_ref().map(AsRawFd::as_raw_fd))
+        .collect();
     process::close_all_except(&keep).map_err(confine::during("closing descriptors"))?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    confine::enter(&setting.config, &setting.plan, &setting.groups, setting.launcher)?;
+    confine::enter(&setting.config, &setting.plan, &setting.groups, setting.launcher, terminals)?;
     if !setting.plan.namespaces {
         process::adopt_orphans().map_err(confine::during("adopting orphans"))?;
     }

@@ -3,7 +3,7 @@
 
 use crate::cgroup::{self, Memberships};
 use crate::config::LaunchConfig;
-use crate::confine::{Launcher, during, namespace_flags, rights, seccomp, workspace_inside};
+use crate::confine::{Launcher, during, namespace_flags, rights, root, seccomp, workspace_inside};
 use crate::control::{self, FromInit};
 use crate::init::{self, Setting};
 use crate::limits::*;
@@ -53,15 +53,16 @@ fn launch() -> Result<Inheritance, Failure> {
     let (groups, listener) = prepare(&config).map_err(Failure::launch)?;
     let launcher = Launcher { uid: geteuid().as_raw(), gid: getegid().as_raw() };
     let (own, theirs) = packet::pair().map_err(|error| Failure::launch(during("making the control pair")(error)))?;
-    let setting = Setting { config, plan, groups, launcher };
+    let terminals = new_terminals(&config, &plan).map_err(Failure::launch)?;
+    let setting = Setting { config, plan, groups, launcher, terminals };
     let init = match process::fork_into_namespaces(namespace_flags(&setting.plan)) {
         Ok(Forked::Child) => init::run(setting, theirs),
         Ok(Forked::Parent(pid)) => pid,
         Err(error) => return Err(Failure::launch(during("making the namespaces")(error))),
     };
     drop(theirs);
-    let Setting { config, plan, .. } = setting;
-    settle(config, plan, init, own, listener, token).inspect_err(|_| {
+    let Setting { config, plan, terminals, .. } = setting;
+    settle(config, plan, init, terminals, own, listener, token).inspect_err(|_| {
         // Its control pair is closed by now, which ends it.
         let _ = nix::sys::wait::waitpid(init, None);
     })
@@ -99,6 +100,14 @@ fn prepare(config: &LaunchConfig) -> Result<(Memberships, UnixListener), String>
     Ok((groups, listen(config)?))
 }
 
+/// The sandbox's terminals, which init mounts where they belong. In a user namespace only init can make them, and
+/// the supervisor then has none: nothing goes up from there.
+fn new_terminals(config: &LaunchConfig, plan: &Plan) -> Result<Option<OwnedFd>, String> {
+    let is_possible = plan.namespaces && !plan.user_namespace;
+    let made = is_possible.then(|| root::new_terminals(config.sandbox_uid));
+    made.transpose().map_err(during("making terminals"))
+}
+
 fn listen(config: &LaunchConfig) -> Result<UnixListener, String> {
     let path = &config.socket;
     let failed = |what: &str| during(format!("{what} {}", path.display()));
@@ -121,6 +130,7 @@ fn settle(
     config: LaunchConfig,
     plan: Plan,
     init: Pid,
+    terminals: Option<OwnedFd>,
     control: OwnedFd,
     listener: UnixListener,
     token: OwnedFd,
@@ -133,7 +143,7 @@ fn settle(
     rights::give_up(config.supervisor_uid, &groups).map_err(Failure::launch)?;
     process::hide_from_peers().map_err(|error| Failure::launch(during("hiding the supervisor")(error)))?;
     exit_record.check().map_err(|error| unusable_record(&config, error))?;
-    let inheritance = supervisor::inherit(&config, init, control, listener, token, exit_record)
+    let inheritance = supervisor::inherit(&config, init, terminals, control, listener, token, exit_record)
         .map_err(|error| Failure::launch(during("preparing the supervisor")(error)))?;
     seccomp::for_supervisor()
         .install()

@@ -6,10 +6,12 @@ use crate::control::Status;
 use crate::limits::KILL_MS_MAX;
 use crate::spawner::KILL_TREE_SIGNAL;
 use crate::sys::process::{self, Forked, Reaped, exit_now};
+use crate::sys::terminal;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::unistd::Pid;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// How a minder ends whose command was killed. One that is itself killed ends by SIGKILL, so the two differ.
@@ -25,9 +27,10 @@ pub fn command_status(minder: Status) -> Option<Status> {
     }
 }
 
-/// Forks `command` (which never returns) and minds it. With `kill_group` everything it left is killed at its end.
-pub fn run(kill_group: bool, command: impl FnOnce() -> i32) -> ! {
-    match mind(kill_group, command) {
+/// Forks `command` (which never returns) and minds it, in a session with `terminal` as its controlling one. With
+/// `kill_group` everything it left is killed at its end.
+pub fn run(kill_group: bool, terminal: Option<OwnedFd>, command: impl FnOnce() -> i32) -> ! {
+    match mind(kill_group, terminal, command) {
         Ok(Status::Code(code)) => exit_now(code),
         Ok(Status::Signal(libc::SIGKILL)) => end_by(COMMAND_KILLED_SIGNAL),
         Ok(Status::Signal(signal)) => end_by(signal),
@@ -36,8 +39,11 @@ pub fn run(kill_group: bool, command: impl FnOnce() -> i32) -> ! {
     }
 }
 
-fn mind(kill_group: bool, command: impl FnOnce() -> i32) -> io::Result<Status> {
+fn mind(kill_group: bool, terminal: Option<OwnedFd>, command: impl FnOnce() -> i32) -> io::Result<Status> {
     nix::unistd::setsid()?;
+    if let Some(terminal) = terminal {
+        terminal::control(&terminal)?;
+    }
     process::adopt_orphans()?;
     // Signals to the command's group also come here, and are for the command.
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
@@ -47,13 +53,17 @@ fn mind(kill_group: bool, command: impl FnOnce() -> i32) -> io::Result<Status> {
     };
     // The command's pipes, which must close when the command closes them.
     drop(command);
+    let all: Vec<i32> = (1..=libc::SIGRTMAX()).collect();
     let mut ended = None;
     while ended.is_none() {
-        let received = process::wait_signal(&[libc::SIGCHLD, KILL_TREE_SIGNAL])?;
+        let received = process::wait_signal(&all)?;
         if received.signal == libc::SIGCHLD {
             ended = reap_all(main)?.main;
-        } else if received.is_queued {
+        } else if received.is_queued && received.signal == KILL_TREE_SIGNAL {
             ended = Some(kill_tree(main)?.unwrap_or(Status::Signal(libc::SIGKILL)));
+        } else {
+            // A shell with job control has left for a group of its own. One that stayed has the signal already.
+            process::signal(-main.as_raw(), received.signal)?;
         }
     }
     if kill_group {

@@ -10,6 +10,7 @@ use crate::init::Setting;
 use crate::sys::packet::{self, Packet};
 use crate::sys::process::{self, Forked, Image, exit_now};
 use crate::sys::seccomp::Filter;
+use crate::sys::terminal;
 use crate::{cgroup, minder, workspace};
 use nix::fcntl::{AT_FDCWD, FcntlArg, OFlag, OpenHow, ResolveFlag, fcntl, openat2};
 use std::ffi::CString;
@@ -75,6 +76,8 @@ impl<'a> Spawner<'a> {
         let command: Command = control::decode(&packet.body)?;
         let (has_leaf, kill_group) = (command.has_leaf, command.kill_group);
         let descriptors = Descriptors::take(packet.descriptors, &command)?;
+        let is_of_minder = command.has_terminal && !has_leaf;
+        let terminal = is_of_minder.then(|| descriptors.standard[0].try_clone()).transpose()?;
         match process::fork_sibling(descriptors.leaf.as_ref().map(AsFd::as_fd))? {
             Forked::Parent(_) => Ok(()),
             Forked::Child => process::exit_with(|| {
@@ -82,7 +85,7 @@ impl<'a> Spawner<'a> {
                     return 127;
                 }
                 let become_command = move || self.become_command(&command, descriptors);
-                if has_leaf { become_command() } else { minder::run(kill_group, become_command) }
+                if has_leaf { become_command() } else { minder::run(kill_group, terminal, become_command) }
             }),
         }
     }
@@ -122,6 +125,9 @@ impl<'a> Spawner<'a> {
         // A minded command is in its minder's session, so that signals to that group reach it.
         if command.has_leaf {
             nix::unistd::setsid()?;
+            if command.has_terminal {
+                terminal::control(&descriptors.standard[0])?;
+            }
         }
         descriptors.place()?;
         self.limit_resources()?;

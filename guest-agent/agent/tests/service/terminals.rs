@@ -106,8 +106,12 @@ fn job_control() {
     std::thread::sleep(Duration::from_millis(200));
     typist.type_in("\u{1a}");
     typist.wait_for("Stopped");
-    typist.type_in("kill %1; wait; echo do''ne\n");
-    typist.wait_for("done\r\n");
+    typist.type_in("fg\n");
+    typist.wait_for("sleep 102\r\n");
+    std::thread::sleep(Duration::from_millis(200));
+    typist.type_in("\u{3}");
+    typist.wait_for("^C");
+    typist.wait_for("ready$ ");
     typist.type_in("\u{4}");
     assert_eq!(typist.wait_for_the_end().stdin.accepted, typist.typed);
     assert!(began.elapsed() < Duration::from_secs(30));

@@ -2,7 +2,7 @@
 //! inner one holds commands only, so that they cannot signal the sandbox's own helpers.
 
 use super::during;
-use super::root::OWN_DEVICES;
+use super::root::{OWN_DEVICES, TERMINAL_DEVICE};
 use crate::config::LaunchConfig;
 use crate::plan::Plan;
 use crate::sys::landlock::*;
@@ -68,6 +68,7 @@ fn grants<'a>(config: &'a LaunchConfig, plan: &Plan) -> Vec<(&'a Path, u64)> {
         // Everything in the sandbox's own root is granted anyway; this lets `ls /` work.
         grants.push((Path::new("/"), READ_DIR));
         grants.push((Path::new("/dev/pts"), READ_FILE | WRITE_FILE | IOCTL_DEV));
+        grants.push((Path::new(TERMINAL_DEVICE), READ_FILE | WRITE_FILE | IOCTL_DEV));
         grants.extend(OWN_DEVICES.map(|device| (Path::new(device), READ_FILE | WRITE_FILE)));
         grants.push((config.mount_at.as_path(), all));
     } else {

@@ -13,6 +13,7 @@ use crate::probe::map_own_user;
 use crate::sys::process;
 use crate::workspace;
 use nix::sched::{CloneFlags, unshare};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// Names what was being done when an error came up.
@@ -47,15 +48,22 @@ pub struct Launcher {
     pub gid: u32,
 }
 
-/// Confines this process, freshly forked with [`namespace_flags`]. Errors say what was being done.
-pub fn enter(config: &LaunchConfig, plan: &Plan, groups: &Memberships, launcher: Launcher) -> Result<(), String> {
+/// Confines this process, freshly forked with [`namespace_flags`]; `terminals` is a devpts for it. Errors say what was
+/// being done.
+pub fn enter(
+    config: &LaunchConfig,
+    plan: &Plan,
+    groups: &Memberships,
+    launcher: Launcher,
+    terminals: Option<OwnedFd>,
+) -> Result<(), String> {
     if plan.user_namespace {
         map_own_user(launcher.uid, launcher.gid).map_err(during("mapping the user"))?;
     }
     enter_groups(plan, groups)?;
     if plan.namespaces {
         nix::unistd::sethostname("sandbox").map_err(during("setting the host name"))?;
-        root::enter(config, plan)?;
+        root::enter(config, plan, terminals)?;
     }
     if plan.own_network {
         process::loopback_up().map_err(during("switching loopback on"))?;

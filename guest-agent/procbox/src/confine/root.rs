@@ -22,7 +22,10 @@ use std::path::{Path, PathBuf};
 const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
 /// What every sandbox has, granted or not.
-pub const OWN_DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+pub const OWN_DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", TERMINAL_DEVICE];
+
+/// A process's controlling terminal, if it has one.
+pub const TERMINAL_DEVICE: &str = "/dev/tty";
 
 /// Parts of `/proc` that tell about the host or its kernel and are of no use inside.
 const MASKED_IN_PROC: [&str; 22] = [
@@ -71,7 +74,7 @@ struct Link {
 }
 
 /// Builds the root in this mount namespace and moves into it.
-pub fn enter(config: &LaunchConfig, plan: &Plan) -> Result<(), String> {
+pub fn enter(config: &LaunchConfig, plan: &Plan, terminals: Option<OwnedFd>) -> Result<(), String> {
     mount::make_all_private().map_err(during("making mounts private"))?;
     let (binds, links) = collect(config)?;
     let size = CString::new(ROOT_BYTES_MAX.to_string()).expect("digits");
@@ -91,7 +94,7 @@ pub fn enter(config: &LaunchConfig, plan: &Plan) -> Result<(), String> {
     if plan.proc {
         attach_proc(root.as_fd()).map_err(during("mounting /proc"))?;
     }
-    attach_terminals(root.as_fd()).map_err(during("mounting /dev/pts"))?;
+    attach_terminals(root.as_fd(), terminals).map_err(during("mounting /dev/pts"))?;
     mount::set_attributes(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES, false)
         .map_err(during("making the root read-only"))?;
     mount::change_root(root.as_fd()).map_err(during("changing the root"))
@@ -190,11 +193,24 @@ fn mask(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     mount::attach(cover.as_fd(), root, &c_string(path))
 }
 
-/// Terminals, and the names below `/dev` that programs expect.
-fn attach_terminals(root: BorrowedFd<'_>) -> io::Result<()> {
+/// A devpts of a sandbox's own, not attached anywhere. Terminals belong to `owner`, whoever makes them; without one,
+/// to whoever does.
+pub fn new_terminals(owner: Option<u32>) -> io::Result<OwnedFd> {
     let max = CString::new(TERMINALS_MAX.to_string()).expect("digits");
-    let options = [(c"ptmxmode", c"0666"), (c"mode", c"0600"), (c"max", max.as_c_str())];
-    let terminals = mount::new_filesystem(c"devpts", &options, NO_SUID | NO_EXEC)?;
+    let owner = owner.map(|uid| CString::new(uid.to_string()).expect("digits"));
+    let mut options = vec![(c"ptmxmode", c"0666"), (c"mode", c"0600"), (c"max", max.as_c_str())];
+    if let Some(uid) = &owner {
+        options.extend([(c"uid", uid.as_c_str()), (c"gid", uid.as_c_str())]);
+    }
+    mount::new_filesystem(c"devpts", &options, NO_SUID | NO_EXEC)
+}
+
+/// Terminals, and the names below `/dev` that programs expect.
+fn attach_terminals(root: BorrowedFd<'_>, terminals: Option<OwnedFd>) -> io::Result<()> {
+    let terminals = match terminals {
+        Some(terminals) => terminals,
+        None => new_terminals(None)?,
+    };
     make_directory(root, Path::new("dev/pts"))?;
     mount::attach(terminals.as_fd(), root, c"dev/pts")?;
     let names = [

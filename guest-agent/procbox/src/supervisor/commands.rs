@@ -2,14 +2,16 @@
 //! happens on the way leaves nothing running unseen.
 
 use super::channel::Channel;
+use super::terminals::Terminals;
 use super::{gone, internal, pipes};
 use crate::cgroup::{Leaf, Leaves, OomCounter};
 use crate::control::{self, Command, FromInit, StartStep, Status, ToInit};
 use crate::limits::*;
 use crate::spawner::SCRIPT_DESCRIPTOR;
 use crate::sys::packet::sealed_file;
+use crate::sys::terminal::Terminal;
 use serde_bytes::ByteBuf;
-use service::{Control, Ended, Execution, ExitStatus};
+use service::{Control, Ended, Execution, ExitStatus, LocalFuture, TerminalExecution};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -20,9 +22,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use wire::execution::TerminalSize;
 use wire::limits::EXECUTIONS_MAX;
 use wire::request::{ExecRequest, Program};
 use wire::{ErrorCode, Fault};
+
+/// A command that runs: its pid, how to act on it, and its end.
+type Run = (u32, Box<dyn Control>, LocalFuture<Result<Ended, Fault>>);
 
 /// All commands of the sandbox; copies are one table.
 #[derive(Clone)]
@@ -32,6 +38,7 @@ struct Table {
     channel: Channel,
     leaves: Option<Leaves>,
     oom_counter: OomCounter,
+    terminals: Terminals,
     next: Cell<u64>,
     is_gone: Cell<bool>,
     running: RefCell<HashMap<u64, Running>>,
@@ -45,11 +52,12 @@ struct Running {
 }
 
 impl Commands {
-    pub fn new(channel: Channel, leaves: Option<Leaves>, oom_counter: OomCounter) -> Self {
+    pub fn new(channel: Channel, leaves: Option<Leaves>, oom_counter: OomCounter, terminals: Terminals) -> Self {
         Self(Rc::new(Table {
             channel,
             leaves,
             oom_counter,
+            terminals,
             next: Cell::new(1),
             is_gone: Cell::new(false),
             running: RefCell::default(),
@@ -87,10 +95,31 @@ impl Commands {
     /// Starts a command. Errors: `BAD_ARGUMENT`, `LIMIT`, `NOT_FOUND` (the working directory), `PROGRAM_NOT_FOUND`,
     /// `PROGRAM_DENIED`, `SPAWN_FAILED`, `GONE`.
     pub async fn start(&self, request: ExecRequest) -> Result<Execution, Fault> {
-        let (command, script) = command_of(&request, self.0.leaves.is_some())?;
+        let (streams, theirs) = Streams::open(request.stdin).map_err(internal)?;
+        let (pid, control, ended) = self.run(&request, theirs, false).await?;
+        Ok(Execution { pid, stdin: streams.stdin, stdout: streams.stdout, stderr: streams.stderr, control, ended })
+    }
+
+    /// As [`Self::start`], on a terminal. Further errors: `CAPABILITY`, `LIMIT` when there are no more.
+    pub async fn start_on_terminal(
+        &self,
+        request: ExecRequest,
+        size: TerminalSize,
+    ) -> Result<TerminalExecution, Fault> {
+        let Terminal { master, slave } = self.0.terminals.open(size)?;
+        let copy = || slave.try_clone().map_err(internal);
+        let theirs = [copy()?, copy()?, slave];
+        let (pid, control, ended) = self.run(&request, theirs, true).await?;
+        Ok(TerminalExecution { pid, master, control, ended })
+    }
+
+    /// Runs a command with the standard streams `theirs`, which are closed here once it has them.
+    async fn run(&self, request: &ExecRequest, theirs: [OwnedFd; 3], has_terminal: bool) -> Result<Run, Fault> {
+        let (command, script) = command_of(request, self.0.leaves.is_some(), has_terminal)?;
         let program = command.argv[0].clone();
-        let mut streams = Streams::open(request.stdin, script).map_err(internal)?;
-        let (id, started, ended) = self.hand_over(command, std::mem::take(&mut streams.theirs), request.kill_group)?;
+        let (mut status, their_status) = pipes::from_sandbox().map_err(internal)?;
+        let descriptors = theirs.into_iter().chain([their_status]).chain(script).collect();
+        let (id, started, ended) = self.hand_over(command, descriptors, request.kill_group)?;
         let mut unfinished = Unfinished { commands: self.clone(), id, armed: true };
         let pid = match timeout(Duration::from_millis(EXEC_START_MS_MAX), started).await {
             Ok(Ok(Ok(pid))) => pid,
@@ -98,16 +127,10 @@ impl Commands {
             Ok(Err(_)) => return Err(gone()),
             Err(_) => return Err(Fault::new(ErrorCode::SpawnFailed, "the command was not forked in time")),
         };
-        started_or_why(&mut streams.status, &program).await?;
+        started_or_why(&mut status, &program).await?;
         unfinished.armed = false;
-        Ok(Execution {
-            pid: pid as u32,
-            stdin: streams.stdin,
-            stdout: streams.stdout,
-            stderr: streams.stderr,
-            control: Box::new(Handle { commands: self.clone(), id }),
-            ended: Box::pin(async { ended.await.map_err(|_| gone()) }),
-        })
+        let control = Box::new(Handle { commands: self.clone(), id });
+        Ok((pid as u32, control, Box::pin(async { ended.await.map_err(|_| gone()) })))
     }
 
     /// Enters the command in the table, tells init, and sets a watcher on its end.
@@ -220,17 +243,16 @@ impl Control for Handle {
     }
 }
 
-/// Our ends of a command's pipes, and theirs in the order that the spawner expects.
+/// Our ends of a command's pipes.
 struct Streams {
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
-    status: pipe::Receiver,
-    theirs: Vec<OwnedFd>,
 }
 
 impl Streams {
-    fn open(wants_stdin: bool, script: Option<OwnedFd>) -> io::Result<Self> {
+    /// New pipes: our ends and theirs.
+    fn open(wants_stdin: bool) -> io::Result<(Self, [OwnedFd; 3])> {
         let (stdin, their_stdin) = if wants_stdin {
             let (sender, theirs) = pipes::input()?;
             (Some(sender), theirs)
@@ -240,14 +262,12 @@ impl Streams {
         };
         let (stdout, their_stdout) = pipes::output()?;
         let (stderr, their_stderr) = pipes::output()?;
-        let (status, their_status) = pipes::from_sandbox()?;
-        let theirs = [their_stdin, their_stdout, their_stderr, their_status].into_iter().chain(script).collect();
-        Ok(Self { stdin, stdout, stderr, status, theirs })
+        Ok((Self { stdin, stdout, stderr }, [their_stdin, their_stdout, their_stderr]))
     }
 }
 
 /// The command as the spawner takes it. A shell command too long for an argument is read from a descriptor.
-fn command_of(request: &ExecRequest, has_leaf: bool) -> Result<(Command, Option<OwnedFd>), Fault> {
+fn command_of(request: &ExecRequest, has_leaf: bool, has_terminal: bool) -> Result<(Command, Option<OwnedFd>), Fault> {
     let shell = |text: &str| ["/bin/sh", "-c", text].map(str::to_owned).to_vec();
     let (argv, script) = match request.program()? {
         Program::Argv(argv) => (argv.to_vec(), None),
@@ -265,6 +285,7 @@ fn command_of(request: &ExecRequest, has_leaf: bool) -> Result<(Command, Option<
         cwd: request.cwd.clone(),
         has_script: script.is_some(),
         has_leaf,
+        has_terminal,
         kill_group: request.kill_group,
     };
     Ok((command, script))

@@ -4,6 +4,7 @@
 mod channel;
 mod commands;
 mod pipes;
+mod terminals;
 mod workers;
 
 use crate::cgroup::{Leaves, OomCounter};
@@ -16,7 +17,8 @@ use channel::Channel;
 use commands::Commands;
 use nix::unistd::Pid;
 use service::{
-    Authority, Description, Download, Execution, FileDownload, FileUpload, Guest, ManifestDownload, Server, Upload,
+    Authority, Description, Download, Execution, FileDownload, FileUpload, Guest, ManifestDownload, Server,
+    TerminalExecution, Upload,
 };
 use std::cell::Cell;
 use std::io;
@@ -24,10 +26,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use terminals::Terminals;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
+use wire::execution::TerminalSize;
 use wire::file_request::{FileRequest, FileUploadRequest};
 use wire::request::*;
 use wire::{ErrorCode, Fault};
@@ -36,6 +40,7 @@ use workers::Workers;
 /// What the launcher leaves to the supervisor.
 pub struct Inheritance {
     init: Pid,
+    terminals: Terminals,
     control: OwnedFd,
     listener: net::UnixListener,
     token: Vec<u8>,
@@ -50,6 +55,7 @@ pub struct Inheritance {
 pub fn inherit(
     config: &LaunchConfig,
     init: Pid,
+    terminals: Option<OwnedFd>,
     control: OwnedFd,
     listener: net::UnixListener,
     token: Vec<u8>,
@@ -64,6 +70,7 @@ pub fn inherit(
     listener.set_nonblocking(true)?;
     Ok(Inheritance {
         init,
+        terminals: Terminals { mount: terminals },
         control,
         listener,
         token,
@@ -85,11 +92,12 @@ pub fn serve(inheritance: Inheritance) -> i32 {
 }
 
 async fn supervise(inheritance: Inheritance) -> io::Result<()> {
-    let Inheritance { init, control, listener, token, peer_uid, leaves, oom_counter, exit_record, boot } = inheritance;
+    let Inheritance { init, terminals, control, listener, token, peer_uid, leaves, oom_counter, exit_record, boot } =
+        inheritance;
     let mut terminated = signal(SignalKind::terminate())?;
     let channel = Channel::new(control)?;
     let sandbox = Rc::new(Sandbox {
-        commands: Commands::new(channel.clone(), leaves, oom_counter),
+        commands: Commands::new(channel.clone(), leaves, oom_counter, terminals),
         workers: Workers::new(channel.clone()),
         channel,
         boot,
@@ -97,12 +105,15 @@ async fn supervise(inheritance: Inheritance) -> io::Result<()> {
     });
     let server = Server::new(SharedSandbox(sandbox.clone()), Authority::token(&token));
     drop(token);
-    let accepting = tokio::task::spawn_local(accept(UnixListener::from_std(listener)?, peer_uid, server));
+    let accepting = tokio::task::spawn_local(accept(UnixListener::from_std(listener)?, peer_uid, server.clone()));
     let mut hearing = std::pin::pin!(sandbox.channel.hear(|message| sandbox.commands.heard(message)));
     loop {
         tokio::select! {
             () = &mut hearing => break,
-            _ = terminated.recv() => sandbox.stop(TERM_GRACE_MS),
+            _ = terminated.recv() => {
+                server.hang_up();
+                sandbox.stop(TERM_GRACE_MS);
+            }
         }
     }
     sandbox.commands.gone();
@@ -190,6 +201,10 @@ impl Guest for SharedSandbox {
 
     async fn exec(&self, request: ExecRequest) -> Result<Execution, Fault> {
         self.0.commands.start(request).await
+    }
+
+    async fn exec_on_terminal(&self, request: ExecRequest, size: TerminalSize) -> Result<TerminalExecution, Fault> {
+        self.0.commands.start_on_terminal(request, size).await
     }
 
     async fn read_file(&self, request: ReadFileRequest) -> Result<FileDownload, Fault> {

@@ -5,6 +5,7 @@ pub mod mount;
 pub mod packet;
 pub mod process;
 pub mod seccomp;
+pub mod terminal;
 
 use std::io;
 

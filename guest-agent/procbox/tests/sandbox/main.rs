@@ -5,6 +5,7 @@ mod client;
 mod confinement;
 mod endings;
 mod escapes;
+mod executions;
 mod files;
 mod fixture;
 mod running;
@@ -31,8 +32,15 @@ fn main() {
     }
     assert!(nix::unistd::geteuid().is_root(), "these tests make control groups and change users: run them as root");
     let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let groups =
-        [running::CASES, files::CASES, endings::CASES, confinement::CASES, escapes::CASES, unprivileged::CASES];
+    let groups = [
+        running::CASES,
+        executions::CASES,
+        files::CASES,
+        endings::CASES,
+        confinement::CASES,
+        escapes::CASES,
+        unprivileged::CASES,
+    ];
     let wanted = |case: &&Case| filter.is_none_or(|filter| case.0.contains(filter.as_str()));
     let cases: Vec<&Case> = groups.iter().copied().flatten().filter(wanted).collect();
     if arguments.iter().any(|argument| argument == "--list") {
