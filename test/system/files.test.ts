@@ -230,6 +230,33 @@ async function growth<T>(work: () => Promise<T>): Promise<{ result: T; grownByte
   }
 }
 
+describe("clients that leave", () => {
+  test("give back what their watches and downloads held in the sandbox", async () => {
+    await sandbox.run("head -c 50000000 /dev/zero > large");
+    // More than run at the same time.
+    for (let round = 0; round < 5; round++) {
+      const aborts = Array.from({ length: 20 }, () => new AbortController());
+      const path = round % 2 === 0 ? "/watch?path=/&recursive=true" : "?path=/large";
+      const opened = aborts.map(async ({ signal }) => {
+        const response = await request("GET", path, { signal });
+        await response.body!.getReader().read();
+        return response.status;
+      });
+      expect(await Promise.all(opened)).toEqual(aborts.map(() => 200));
+      for (const abort of aborts) abort.abort();
+      await Bun.sleep(100);
+    }
+    const frames = lines(await request("GET", "/watch?path=/"));
+    expect(await frames.next()).toEqual({ type: "ready" });
+    await put("/f", "x");
+    expect(await frames.next()).toMatchObject({ type: "change", path: "/f" });
+    const busy = Array.from({ length: 40 }, () => request("GET", "/watch?path=/"));
+    const statuses = (await Promise.all(busy)).map(({ status }) => status);
+    expect(new Set(statuses)).toEqual(new Set([200, 409]));
+    expect((await put("/g", "x")).status).toBe(200);
+  }, 60_000);
+});
+
 describe("large content", () => {
   test("75: a GiB goes up and down with the same bytes, and the agent holds little of it", async () => {
     const piece = crypto.getRandomValues(new Uint8Array(65_536));

@@ -44,9 +44,16 @@ impl Batch {
         self.moving = Some((cookie, path));
     }
 
-    /// The second half of a move; gives the old name when that was told.
-    pub fn moved_to(&mut self, cookie: u32, path: Vec<u8>) -> Option<Vec<u8>> {
+    /// The second half of a move; gives the old name when that was told. A file that got its first name just now, as
+    /// one that is written beside another does, was created with its second: nobody has heard of the first.
+    pub fn moved_to(&mut self, cookie: u32, path: Vec<u8>, is_directory: bool) -> Option<Vec<u8>> {
         match self.moving.take_if(|(number, _)| *number == cookie) {
+            Some((_, from)) if !is_directory && self.last.get(&from) == Some(&ChangeKind::Created) => {
+                self.last.remove(&from);
+                self.changes.retain(|it| it.kind != ChangeKind::Created || it.path != from);
+                self.created(path);
+                Some(from)
+            }
             Some((_, from)) => {
                 self.last.remove(&path);
                 self.changes.push(Change { kind: ChangeKind::Renamed, path: from.clone(), renamed_to: path });
@@ -103,10 +110,15 @@ mod tests {
     fn halves_of_a_move_find_each_other() {
         let mut batch = Batch::default();
         batch.moved_from(1, b"/a".to_vec());
-        assert_eq!(batch.moved_to(1, b"/b".to_vec()), Some(b"/a".to_vec()));
+        assert_eq!(batch.moved_to(1, b"/b".to_vec(), false), Some(b"/a".to_vec()));
         batch.moved_from(2, b"/c".to_vec());
-        assert_eq!(batch.moved_to(3, b"/d".to_vec()), None);
+        assert_eq!(batch.moved_to(3, b"/d".to_vec(), false), None);
+        batch.created(b"/tmp".to_vec());
+        batch.moved_from(4, b"/tmp".to_vec());
+        batch.moved_to(4, b"/e".to_vec(), false);
         let changes = said(batch);
+        assert_eq!(changes.len(), 4);
+        assert_eq!(changes[3], (ChangeKind::Created, b"/e".to_vec(), vec![]));
         assert_eq!(changes[0], (ChangeKind::Renamed, b"/a".to_vec(), b"/b".to_vec()));
         assert_eq!(changes[1], (ChangeKind::Created, b"/d".to_vec(), vec![]));
         assert_eq!(changes[2], (ChangeKind::Removed, b"/c".to_vec(), vec![]));

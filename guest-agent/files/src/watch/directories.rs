@@ -50,7 +50,7 @@ impl<'a> Directories<'a> {
         let path = joined(directory, name.to_bytes());
         let is_directory = self.recursive && events.contains(ReadFlags::ISDIR);
         if events.contains(ReadFlags::MOVED_TO) {
-            match batch.moved_to(notice.cookie(), path.clone()) {
+            match batch.moved_to(notice.cookie(), path.clone(), events.contains(ReadFlags::ISDIR)) {
                 Some(from) if is_directory => self.moved(&from, &path),
                 Some(_) => {}
                 None if is_directory => self.found(path, batch)?,
@@ -68,7 +68,7 @@ impl<'a> Directories<'a> {
             }
         } else if events.contains(ReadFlags::DELETE) {
             batch.removed(path);
-        } else if events.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB) {
+        } else if events.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB) && !self.is_nameless(&path) {
             batch.modified(path);
         }
         Ok(true)
@@ -91,6 +91,21 @@ impl<'a> Directories<'a> {
             },
             // Deeper than a path can name.
             Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether a name is only what the kernel calls a file without one, which is written and may get its name later.
+    fn is_nameless(&self, path: &[u8]) -> bool {
+        let Some((parent, name)) = CheckedPath::new(path).ok().and_then(|path| {
+            let (parent, name) = path.split()?;
+            Some((parent, name.to_vec()))
+        }) else {
+            return false;
+        };
+        let looks_so = name.len() > 1 && name[0] == b'#' && name[1..].iter().all(u8::is_ascii_digit);
+        looks_so && {
+            let directory = self.root.open(&parent, OFlags::PATH | OFlags::DIRECTORY);
+            directory.and_then(|it| statat(&it, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)).is_err()
         }
     }
 

@@ -126,6 +126,23 @@ fn links_are_names_and_no_ways() {
 }
 
 #[test]
+fn a_file_without_a_name_is_told_when_it_gets_one() {
+    let tree = Tree::new();
+    tree.write("d/#12", "");
+    let mut watch = Watch::start(&tree, "/d", true).unwrap();
+    let request = FileUploadRequest::WriteStream(WriteStreamRequest {
+        path: ByteBuf::from("/d/f"),
+        mode: None,
+        parents: false,
+        offset: None,
+    });
+    files::perform_upload(&tree.root(Links::Refuse), &request, &mut &b"content"[..]).unwrap();
+    assert_eq!(watch.until("/d/f"), [change(0, "/d/f", "")]);
+    fs::write(tree.path.join("d/#12"), "x").unwrap();
+    assert_eq!(watch.until("/d/#12").last(), Some(&change(1, "/d/#12", "")));
+}
+
+#[test]
 fn without_recursion_only_one_level_is_told() {
     let tree = Tree::new();
     tree.write("d/in/f", "");
