@@ -11,12 +11,16 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::unix::pipe;
 use tokio::task::{LocalSet, spawn_local};
+use wire::execution::*;
 use wire::file_request::*;
 use wire::frame::{Kind, decode, encode, parse};
 use wire::message::*;
 use wire::preamble::Nonce;
 use wire::request::*;
 use wire::{ErrorCode, Fault};
+
+/// Bytes that the command `write` writes; the guest keeps less than twice as many.
+const WRITTEN: u64 = 600_000;
 
 /// Does what a command's text says, and has no facets.
 #[derive(Default)]
@@ -54,6 +58,14 @@ impl Guest for OddGuest {
         let (stderr, err) = new_pipe();
         let ended: LocalFuture<Result<Ended, Fault>> = match request.command.as_deref() {
             Some("panic") => panic!("on purpose"),
+            Some("write") => {
+                drop(err);
+                let mut out = pipe::Sender::from_owned_fd(out).unwrap();
+                Box::pin(async move {
+                    out.write_all(&[b'x'; WRITTEN as usize]).await.unwrap();
+                    Ok(Ended { status: ExitStatus::Code(0), oom_killed: false })
+                })
+            }
             Some("gone") => Box::pin(async move {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 drop((out, err));
@@ -65,6 +77,10 @@ impl Guest for OddGuest {
             }),
         };
         Ok(Execution { pid: 1, stdin: None, stdout, stderr, control: Box::new(Deaf), ended })
+    }
+
+    fn output_kept_max(&self) -> u64 {
+        2 * WRITTEN - 1
     }
 
     async fn read_file(&self, _: ReadFileRequest) -> Result<FileDownload, Fault> {
@@ -181,6 +197,15 @@ fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
+fn execution(id: &str, command: &str, block: bool) -> ExecutionStartRequest {
+    let command = Some(command.into());
+    ExecutionStartRequest { id: id.into(), command, ring_max: 1 << 20, block, ..Default::default() }
+}
+
+fn offsets(id: &str, stdout: u64) -> ExecutionOffsets {
+    ExecutionOffsets { id: id.into(), stdout, stderr: 0 }
+}
+
 fn manifest() -> ManifestRequest {
     ManifestRequest { paths: vec![serde_bytes::ByteBuf::from("/")], files_max: 1, listing_max: 1, base: None }
 }
@@ -275,6 +300,10 @@ fn random_frames_break_the_connection_and_not_the_server() {
         let requests = [
             encode(1, Kind::Open, &OpenWith { op: "exec", arguments: &json!({"command": "stay", "stdin": true}) }),
             encode(1, Kind::Open, &OpenWith { op: "manifest", arguments: &manifest() }),
+            encode(1, Kind::Open, &OpenWith { op: "execution-start", arguments: &execution("a", "stay", true) }),
+            encode(1, Kind::Open, &OpenWith { op: "execution-attach", arguments: &offsets("a", 0) }),
+            encode(1, Kind::Open, &OpenWith { op: "execution-stdin", arguments: &json!({"id": "a", "offset": 0}) }),
+            encode(1, Kind::Open, &OpenWith { op: "execution-list", arguments: &Empty {} }),
             encode(1, Kind::Data, &Data { channel: 0, content: serde_bytes::Bytes::new(b"data"), eof: false }),
             encode(1, Kind::Credit, &CreditGrant { n: 1 << 40 }),
             encode(1, Kind::Cancel, &Empty {}),
@@ -304,6 +333,67 @@ fn random_frames_break_the_connection_and_not_the_server() {
             ours.read_to_end(&mut answer).await.unwrap();
             serving.await.unwrap_or_else(|error| panic!("round {round}: {error}"));
         }
+    });
+}
+
+/// What executions `ids` keep of their output.
+async fn kept(host: &mut Host, stream: u32, ids: [&str; 2]) -> [KeptOutput; 2] {
+    host.open(stream, "execution-list", &Empty {}).await;
+    let (_, kind, payload) = host.frame().await.unwrap();
+    assert_eq!(kind, Kind::End);
+    let list = decode::<ExecutionListEnd>(&payload).unwrap().executions;
+    ids.map(|id| list.iter().find(|state| state.id == id).unwrap().stdout)
+}
+
+#[test]
+fn a_guest_that_keeps_too_much_drops_what_ended_first() {
+    run(async {
+        let mut host = greet(OddGuest::default()).await;
+        for (stream, id) in [(1, "a"), (2, "b")] {
+            host.open(stream, "execution-start", &execution(id, "write", false)).await;
+            assert_eq!(host.end_of(stream).await, None);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let whole = KeptOutput { base: 0, end: WRITTEN };
+        let nothing = KeptOutput { base: WRITTEN, end: WRITTEN };
+        assert_eq!(kept(&mut host, 3, ["a", "b"]).await, [nothing, whole]);
+    });
+}
+
+#[test]
+fn a_guest_that_keeps_much_holds_up_those_that_can_wait() {
+    run(async {
+        let mut host = greet(OddGuest::default()).await;
+        for (stream, id, block) in [(1, "a", false), (2, "b", true)] {
+            host.open(stream, "execution-start", &execution(id, "write", block)).await;
+            assert_eq!(host.end_of(stream).await, None);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let [whole, held_up] = kept(&mut host, 3, ["a", "b"]).await;
+        assert_eq!(whole, KeptOutput { base: 0, end: WRITTEN });
+        assert!((1..WRITTEN / 2).contains(&held_up.end), "{held_up:?}");
+        host.open(4, "execution-ack", &offsets("a", WRITTEN)).await;
+        assert_eq!(host.end_of(4).await, None);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(kept(&mut host, 5, ["a", "b"]).await[1].end, WRITTEN, "others got out of the way");
+    });
+}
+
+#[test]
+fn an_execution_whose_guest_ends_is_gone() {
+    run(async {
+        let mut host = greet(OddGuest::default()).await;
+        host.open(1, "execution-start", &execution("a", "gone", false)).await;
+        assert_eq!(host.end_of(1).await, None);
+        host.open(2, "execution-attach", &offsets("a", 0)).await;
+        assert_eq!(host.end_of(2).await, Some(ErrorCode::Gone));
+        let on_terminal = ExecutionStartRequest { tty: Some(TerminalSize::default()), ..execution("b", "stay", false) };
+        host.open(3, "execution-start", &on_terminal).await;
+        assert_eq!(host.end_of(3).await, Some(ErrorCode::Capability));
+        host.open(4, "execution-start", &execution("b", "panic", false)).await;
+        assert_eq!(host.end_of(4).await, Some(ErrorCode::Internal));
+        host.open(5, "execution-start", &execution("b", "stay", false)).await;
+        assert_eq!(host.end_of(5).await, None, "the id is free again");
     });
 }
 
