@@ -27,9 +27,9 @@ impl Budget {
         (self.held.get() + more).saturating_sub(self.max)
     }
 
-    /// Whether those that can wait should, which leaves the other half to those that would lose something.
+    /// Whether those that can wait should, which leaves most of it to those that would lose something.
     pub fn is_strained(&self) -> bool {
-        self.held.get() >= self.max / 2
+        self.held.get() >= self.max / 4
     }
 
     /// Ready when it was strained and is so no more.
@@ -213,9 +213,9 @@ mod tests {
     fn a_strained_budget_says_when_it_is_relieved() {
         let budget = Rc::new(Budget::new(20));
         let mut ring = Ring::new(100, budget.clone());
-        ring.push(&[0; 9]);
+        ring.push(&[0; 4]);
         assert!(!budget.is_strained());
-        ring.push(&[0; 13]);
+        ring.push(&[0; 18]);
         assert_eq!((budget.is_strained(), budget.excess(3)), (true, 5));
         let relieved = budget.relieved();
         drop(ring);
