@@ -17,7 +17,11 @@ use wire::Fault;
 use wire::request::*;
 
 pub const TOKEN: &str = "a secret of the test";
-const UID_BASE: u32 = 610_000;
+
+/// The users of a run's sandboxes begin here; another run at the same time has others.
+fn uid_base() -> u32 {
+    610_000 + std::process::id() % 2000 * 200
+}
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -47,7 +51,7 @@ impl Place {
     /// For a launcher that is root, with control groups.
     pub fn new() -> Self {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let sandbox_uid = UID_BASE + 2 * number;
+        let sandbox_uid = uid_base() + 2 * number;
         let mut place = Self::bare(number, 0, sandbox_uid);
         place.config["sandbox_uid"] = sandbox_uid.into();
         place.config["supervisor_uid"] = (sandbox_uid + 1).into();
