@@ -1,14 +1,16 @@
 // What the output of one sandbox may take on the host's disk. When it is used up, the output of executions that are over
 // goes first, the oldest before the others. Of those that run, none grows large at the cost of one that is small.
 
-/** Rings of this size may be had by all while there is room; larger ones only while few run. */
+/** What every execution that runs can count on; more only where that leaves the others so much. */
 export const MODEST_RING_BYTES = 20 * 144 * 1024;
-/** The share of the whole within which rings may be larger. */
-const GENEROUS_SHARE = 4;
+/** The share of the whole that larger rings leave to executions that have yet to begin. */
+const SPARED_SHARE = 8;
 
 export interface Evictable {
   /** What executions take that are over and that nobody reads. */
   readonly bytes: () => number;
+  /** What executions that run can count on and have not taken. */
+  readonly reserved: () => number;
   /** Gives one of them up; false when there is none. */
   readonly evict: () => boolean;
 }
@@ -47,6 +49,7 @@ export class RingBudget {
   }
 
   #isGenerous(bytes: number): boolean {
-    return this.#usedBytes - this.#evictable.bytes() + bytes <= this.#maxBytes / GENEROUS_SHARE;
+    const spoken = this.#usedBytes - this.#evictable.bytes() + this.#evictable.reserved();
+    return spoken + bytes <= this.#maxBytes - this.#maxBytes / SPARED_SHARE;
   }
 }

@@ -16,7 +16,7 @@ async function scratch() {
   };
 }
 
-const NOTHING = { bytes: () => 0, evict: () => false };
+const NOTHING = { bytes: () => 0, reserved: () => 0, evict: () => false };
 const plenty = (): RingBudget => new RingBudget(1024 * MIB, NOTHING);
 
 /** The byte at an offset, different at every distance that a mistake in the ring could make. */
@@ -127,8 +127,8 @@ test("a ring that could not grow does so when there is room again, at any moment
   }
 });
 
-test("large rings are for few: a small one still finds room", () => {
-  const budget = new RingBudget(64 * MIB, NOTHING);
+test("large rings leave what the others can count on", () => {
+  const budget = new RingBudget(64 * MIB, { ...NOTHING, reserved: () => 40 * MIB });
   expect(budget.take(16 * MIB, 8 * MIB)).toBe(true);
   expect(budget.take(1, 8 * MIB)).toBe(false);
   expect(budget.take(48 * MIB, MODEST_RING_BYTES - 1)).toBe(true);

@@ -10,7 +10,7 @@ import type { Sandbox } from "../sandbox.ts";
 import { ExecutionEvents } from "./events.ts";
 import { HeldExecution, STOPPED } from "./execution.ts";
 import { Stdin } from "./input.ts";
-import { RingBudget } from "./ring-budget.ts";
+import { MODEST_RING_BYTES, RingBudget } from "./ring-budget.ts";
 import { RingFile } from "./ring-file.ts";
 import { ExecutionFiles, type StoredExecution, storedExecution } from "./stored.ts";
 
@@ -34,6 +34,7 @@ export class ExecutionTable {
   readonly #counted = new Set<HeldExecution>();
   readonly #budget = new RingBudget(limits.executionRingsTotalMaxBytes, {
     bytes: () => this.#evictableBytes(),
+    reserved: () => this.#reservedBytes(),
     evict: () => this.#evict(),
   });
   #loading: Promise<void> | null = null;
@@ -341,6 +342,12 @@ export class ExecutionTable {
   #evictableBytes(): number {
     let bytes = 0;
     for (const { execution } of this.#entries.values()) bytes += execution.idle ? execution.diskBytes : 0;
+    return bytes;
+  }
+
+  #reservedBytes(): number {
+    let bytes = 0;
+    for (const { diskBytes } of this.#counted) bytes += Math.max(0, MODEST_RING_BYTES - diskBytes);
     return bytes;
   }
 
