@@ -184,6 +184,25 @@ describe.skipIf(!isRoot)("executions", () => {
     });
   });
 
+  test("a terminal: its size, its signals, its raw bytes, and no end of input", async () => {
+    await fresh();
+    const execution = await start({
+      command: "stty -echo; tty > name; stty size; cat; stty size",
+      tty: { cols: 100, rows: 30 },
+    });
+    await until("the size is told", async () => (await execution.view()).stdout_len > 0);
+    expect(await execution.stdin(0, "", true)).toMatchObject({ status: 400 });
+    expect((await execution.call("POST", "resize", { cols: 81, rows: 25 })).status).toBe(200);
+    expect((await execution.stdin(0, "line\n\u0004")).body).toMatchObject({ bytes_written: 6, closed: false });
+    expect(await execution.wait()).toMatchObject({ exit_code: 0 });
+    const frames = await execution.frames();
+    expect(textOf(frames, "pty")).toBe("30 100\r\nline\r\n25 81\r\n");
+    expect(await sandbox.read("name")).toStartWith("/dev/pts/");
+    const interrupted = await start({ argv: ["/bin/sleep", "30"], tty: { cols: 80, rows: 24 } });
+    await interrupted.stdin(0, "\u0003");
+    expect(await interrupted.wait()).toMatchObject({ signal: 2 });
+  }, 30_000);
+
   test("waiting: at once, for a while, and woken by the exit itself", async () => {
     await fresh();
     const execution = await start({ command: "sleep 30 & sleep 30" });
