@@ -29,7 +29,7 @@ export function processKeyboard(): Keyboard {
       return process.stdin.isTTY && process.stdout.isTTY && cols > 0 && rows > 0 ? { cols, rows } : null;
     },
     read: readStdin,
-    setRaw: (isRaw) => void process.stdin.setRawMode?.(isRaw),
+    setRaw,
     onResize: (changed) => {
       process.stdout.on("resize", changed);
       return { [Symbol.dispose]: () => void process.stdout.off("resize", changed) };
@@ -44,6 +44,12 @@ export function processKeyboard(): Keyboard {
       };
     },
   };
+}
+
+function setRaw(isRaw: boolean): void {
+  process.stdin.setRawMode?.(isRaw);
+  // That mode still turns a line feed into two characters, which the far side has done already; leaving it restores all.
+  if (isRaw) Bun.spawnSync(["stty", "-opost"], { stdin: "inherit", stdout: "ignore", stderr: "ignore" });
 }
 
 async function readStdin(take: (piece: Uint8Array) => Promise<void>, stop: AbortSignal): Promise<void> {

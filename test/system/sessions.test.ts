@@ -165,3 +165,53 @@ test("a reader that does not read neither grows the agent nor stops the others",
   expect(rssMib).toBeLessThan(600);
   for (const response of stalled) await response.body!.cancel();
 }, 60_000);
+
+/** `fluxctl sandbox shell` on a terminal of its own. */
+function shell(args: readonly string[] = [], size = { cols: 91, rows: 33 }) {
+  let shown = "";
+  const child = Bun.spawn([FLUXCTL, "sandbox", "shell", sandbox.id, ...args], {
+    env: environment(),
+    terminal: { ...size, data: (_: unknown, data: Uint8Array) => void (shown += Buffer.from(data)) },
+  } as never) as ReturnType<typeof Bun.spawn> & {
+    terminal: { write(data: string): void; resize(cols: number, rows: number): void };
+  };
+  return { child, terminal: child.terminal, shown: () => shown };
+}
+
+test("a shell has a controlling terminal of its size, job control, and its exit status is ours", async () => {
+  const { child, terminal, shown } = shell();
+  await until(() => shown().length > 0);
+  terminal.write("stty size; echo TERM=$TERM; test -t 0 && echo is-a-'terminal'\r");
+  await until(() => shown().includes("is-a-terminal\r\n"));
+  expect(shown()).toContain("33 91\r\n");
+  expect(shown()).toContain("TERM=vt100\r\n");
+  terminal.resize(120, 40);
+  terminal.write("sleep 0.2; stty size\r");
+  await until(() => shown().includes("40 120\r\n"));
+  // Ctrl-C ends the command in the foreground and not the shell.
+  terminal.write("sleep 60; echo status=$?\r");
+  await Bun.sleep(300);
+  terminal.write("\x03");
+  terminal.write("echo st'ill' here\r");
+  await until(() => shown().includes("still here\r\n"));
+  terminal.write("exit 37\r");
+  expect(await child.exited).toBe(37);
+}, 60_000);
+
+test("a shell that is left with ~. ends", async () => {
+  const { child, terminal, shown } = shell(["--", "echo rea'dy'; exec sleep 1000"]);
+  await until(() => shown().includes("ready"));
+  terminal.write("\r~.");
+  expect(await child.exited).toBe(255);
+  const running = async () => {
+    const { body } = await agent.json<{ items: { command?: string; status: string }[] }>(
+      "GET",
+      `${sandbox.path}/executions`,
+    );
+    return body.items.filter(({ command, status }) => command?.includes("sleep 1000") && status === "running").length;
+  };
+  for (let waited = 0; (await running()) > 0; waited++) {
+    if (waited > 200) throw new Error("the shell goes on");
+    await Bun.sleep(20);
+  }
+}, 60_000);
