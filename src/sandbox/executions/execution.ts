@@ -44,6 +44,8 @@ export class HeldExecution implements ReadableExecution {
   /** What the process itself wrote, once it has ended and the guest has said it. */
   #wrote: OutputOffsets | null = null;
   #dismissal: AgentError | null = null;
+  /** Monotonic time of its end or of the last reader's leaving. */
+  #lastUsedMs = performance.now();
 
   constructor(
     stored: StoredExecution,
@@ -106,6 +108,11 @@ export class HeldExecution implements ReadableExecution {
   /** True when nobody reads it and nothing of it moves. */
   get idle(): boolean {
     return !this.running && this.#readers.size === 0 && this.stdout.idle && this.stderr.idle;
+  }
+
+  /** True when it is `idle` and has been for so long that whoever was reading it does not come back. */
+  get abandoned(): boolean {
+    return this.idle && performance.now() - this.#lastUsedMs >= limits.executionReattachGraceMs;
   }
 
   /** What its output takes on the disk. */
@@ -277,6 +284,7 @@ export class HeldExecution implements ReadableExecution {
 
   left(reader: OutputReader): void {
     this.#readers.delete(reader);
+    this.#lastUsedMs = performance.now();
     this.#waiting.get(reader)?.();
     this.#waiting.delete(reader);
     this.#starter.left(reader);
@@ -325,6 +333,7 @@ export class HeldExecution implements ReadableExecution {
   /** The first end is the one that counts. */
   #over(end: ExecutionEnd): void {
     if (this.#stored.end !== null) return;
+    this.#lastUsedMs = performance.now();
     this.#store(end);
     for (const over of this.#exitWaiters) over();
     this.#host.ended(this);

@@ -7,7 +7,7 @@ export const MODEST_RING_BYTES = 20 * 144 * 1024;
 const SPARED_SHARE = 8;
 
 export interface Evictable {
-  /** What executions take that are over and that nobody reads. */
+  /** What executions take that are over and that nobody comes back to. */
   readonly bytes: () => number;
   /** What executions that run can count on and have not taken. */
   readonly reserved: () => number;

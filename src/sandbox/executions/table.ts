@@ -35,7 +35,7 @@ export class ExecutionTable {
   readonly #budget = new RingBudget(limits.executionRingsTotalMaxBytes, {
     bytes: () => this.#evictableBytes(),
     reserved: () => this.#reservedBytes(),
-    evict: () => this.#evict(),
+    evict: () => this.#evict(({ abandoned }) => abandoned) || this.#evict(({ idle }) => idle),
   });
   #loading: Promise<void> | null = null;
   #closed: AgentError | null = null;
@@ -209,7 +209,7 @@ export class ExecutionTable {
     if (this.#sandbox.runningCommands >= limits.runningExecutionsMax) {
       throw new AgentError("SANDBOX_BUSY", `${limits.runningExecutionsMax} commands are running in the sandbox`);
     }
-    if (this.#entries.size >= limits.executionsKeptMax && !this.#evict()) {
+    if (this.#entries.size >= limits.executionsKeptMax && !this.#evict(({ idle }) => idle)) {
       throw new AgentError("SANDBOX_BUSY", "every execution that is kept is being read");
     }
   }
@@ -341,7 +341,7 @@ export class ExecutionTable {
 
   #evictableBytes(): number {
     let bytes = 0;
-    for (const { execution } of this.#entries.values()) bytes += execution.idle ? execution.diskBytes : 0;
+    for (const { execution } of this.#entries.values()) bytes += execution.abandoned ? execution.diskBytes : 0;
     return bytes;
   }
 
@@ -351,11 +351,11 @@ export class ExecutionTable {
     return bytes;
   }
 
-  /** Forgets the execution that ended first of those that nobody reads. */
-  #evict(): boolean {
+  /** Forgets the execution that ended first of those that may be; false when there is none. */
+  #evict(may: (execution: HeldExecution) => boolean): boolean {
     let oldest: Entry | null = null;
     for (const entry of this.#entries.values()) {
-      if (!entry.execution.idle) continue;
+      if (!may(entry.execution)) continue;
       if (oldest === null || endOf(entry) < endOf(oldest)) oldest = entry;
     }
     if (oldest === null) return false;
