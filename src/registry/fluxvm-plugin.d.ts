@@ -43,7 +43,7 @@ declare module "fluxvm/plugin" {
   /** An execution as the guest agent knows it. Everything here is the guest's claim. */
   export interface GuestExecution {
     readonly id: string;
-    /** Exactly one of `command` and `argv` is set. */
+    /** The guest leaves out what is long. */
     readonly command?: string;
     readonly argv?: readonly string[];
     readonly pid: number;
@@ -51,6 +51,7 @@ declare module "fluxvm/plugin" {
     readonly startedAtUnixMs: number;
     /** Null while it runs. */
     readonly exitedAtUnixMs: number | null;
+    /** Both are null while it runs, and where the guest could not tell how it ended. */
     readonly exitCode: number | null;
     readonly signal: number | null;
     readonly timedOut: boolean;
@@ -89,8 +90,8 @@ declare module "fluxvm/plugin" {
      * were lost. The guest may send more once the promise has resolved, which is the back-pressure.
      */
     output(channel: "stdout" | "stderr", offset: number, data: Uint8Array): Promise<void>;
-    /** The process has ended; output may follow. */
-    exited(state: GuestExecution): void;
+    /** The process has ended; output may follow. What it wrote itself lies below `wrote`. */
+    exited(state: GuestExecution, wrote: OutputOffsets): void;
   }
 
   export interface StdinReply {
@@ -205,10 +206,12 @@ declare module "fluxvm/plugin" {
 
   /** A guest agent that is reachable. Every method rejects with an `AgentError` (`GUEST_…`, `FILE_…`, `SANDBOX_GONE`). */
   export interface GuestChannel {
-    /** What the guest agent says it can do: `exec`, `executions`, `files`, `manifest`, `shell`, `identity`. */
+    /** What the guest agent says it can do: `exec`, `executions`, `files`, `file-streams`, `manifest`, `shell`, `identity`. */
     readonly features: ReadonlySet<string>;
     /** Facet: commands with an id that outlive connections. */
     readonly executions?: GuestExecutions;
+    /** Facet: files that are streamed, arranged and watched. */
+    readonly fileStreams?: GuestFiles;
     ping(): Promise<void>;
     exec(request: ExecRequest): Promise<ExecResult>;
     readFile(path: Uint8Array, maxBytes: number): Promise<FileContent>;
@@ -575,6 +578,10 @@ declare module "fluxvm/plugin" {
     | "FILE_NOT_REGULAR"
     | "FILE_DENIED"
     | "FILE_IS_SYMLINK"
+    | "PATH_NOT_FOUND"
+    | "DIRECTORY_NOT_EMPTY"
+    | "RANGE_NOT_SATISFIABLE"
+    | "ARCHIVE_REFUSED"
     | "NOT_A_DIRECTORY"
     | "FILE_TOO_LARGE"
     | "WORKSPACE_FULL"
