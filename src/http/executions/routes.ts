@@ -248,8 +248,10 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       errors: [...itemFailures, "EXECUTION_EXITED", "STDIN_GAP", "STDIN_CLOSED"],
       handler: async ({ caller, id, params, query, request }) => {
         const target = { caller, sandboxId: id, executionId: executionId(params) };
-        const { stdin } = await operations.execution(caller, id, target.executionId);
+        const { stdin, tty } = await operations.execution(caller, id, target.executionId);
         const { offset = stdin.bytesWritten, eof } = query;
+        // Before anything is sent: the bytes go in pieces, and the end comes with the last.
+        if (tty && eof === "true") throw new AgentError("BAD_REQUEST", "the input of a terminal has no end");
         return stdinReply(await uploadStdin(operations, target, { body: request.body, offset, eof: eof === "true" }));
       },
     }),
