@@ -13,6 +13,7 @@ const FILES = [
   "json",
   "log",
   "executions",
+  "files",
   "channel",
   "resource",
   "storage",
