@@ -2,6 +2,7 @@
 // absolute from the root of what the sandbox may write (process sandbox: its workspace; VM: its root file system).
 import type { GuestExecutions } from "./executions.ts";
 import type { GuestFiles } from "./files.ts";
+import type { GuestPorts } from "./ports.ts";
 
 /** A command, through `/bin/sh -c` or as an argument vector. Exactly one of `command` and `argv` is set. */
 export interface ExecRequest {
@@ -82,12 +83,14 @@ export interface IdentityReset {
 
 /** A guest agent that is reachable. Every method rejects with an `AgentError` (`GUEST_…`, `FILE_…`, `SANDBOX_GONE`). */
 export interface GuestChannel {
-  /** What the guest agent says it can do: `exec`, `executions`, `files`, `file-streams`, `manifest`, `shell`, `identity`. */
+  /** What the guest agent says it can do: `exec`, `executions`, `files`, `file-streams`, `ports`, `manifest`, `shell`, `identity`. */
   readonly features: ReadonlySet<string>;
   /** Facet: commands with an id that outlive connections. */
   readonly executions?: GuestExecutions;
   /** Facet: files that are streamed, arranged and watched. */
   readonly fileStreams?: GuestFiles;
+  /** Facet: TCP ports inside the sandbox. */
+  readonly ports?: GuestPorts;
   ping(): Promise<void>;
   exec(request: ExecRequest): Promise<ExecResult>;
   readFile(path: Uint8Array, maxBytes: number): Promise<FileContent>;

@@ -212,6 +212,36 @@ declare module "fluxvm/plugin" {
     watch(path: Uint8Array, recursive: boolean): Promise<ChangeFeed>;
   }
 
+  // The TCP ports of a sandbox as its guest agent gives them: its own listen table, waiting for a listener without probing
+  // it, and connections to the loopback inside the sandbox.
+
+  /** A socket of the sandbox that listens for TCP connections. */
+  export interface ListeningPort {
+    readonly port: number;
+    /** The address it is bound to, such as `127.0.0.1`, `0.0.0.0` or `::`. */
+    readonly address: string;
+    /** Name of a process that has it, where the guest can tell. Written by the sandbox: a claim. */
+    readonly process: string | null;
+  }
+
+  /** A TCP connection to the loopback inside a sandbox. Each direction ends by itself; `close` ends both. */
+  export interface PortConnection extends ByteSource {
+    /** Resolves when more may be written, which is the back-pressure. Rejects when the other side takes no more. */
+    write(data: Uint8Array): Promise<void>;
+    /** No more is written; the other side reads its end, and may go on writing. */
+    end(): Promise<void>;
+  }
+
+  /** Every method rejects with an `AgentError`: `PORT_…`, `LIMIT_…`, `GUEST_…`, `SANDBOX_GONE`. */
+  export interface GuestPorts {
+    /** By port, then address. Only sockets of the sandbox, also where it shares the host's network. */
+    list(): Promise<readonly ListeningPort[]>;
+    /** Resolves when something listens on the port; no connection is made to find out. `PORT_WAIT_TIMEOUT` after `timeoutMs`. */
+    wait(port: number, timeoutMs: number): Promise<ListeningPort>;
+    /** Connects to the port on the sandbox's loopback (IPv4, then IPv6) and to nothing else. `PORT_REFUSED` where nobody listens. */
+    connect(port: number): Promise<PortConnection>;
+  }
+
   // The guest channel: what can be asked of the guest agent inside a sandbox, whatever carries the bytes. Paths are
   // absolute from the root of what the sandbox may write (process sandbox: its workspace; VM: its root file system).
 
@@ -294,12 +324,14 @@ declare module "fluxvm/plugin" {
 
   /** A guest agent that is reachable. Every method rejects with an `AgentError` (`GUEST_…`, `FILE_…`, `SANDBOX_GONE`). */
   export interface GuestChannel {
-    /** What the guest agent says it can do: `exec`, `executions`, `files`, `file-streams`, `manifest`, `shell`, `identity`. */
+    /** What the guest agent says it can do: `exec`, `executions`, `files`, `file-streams`, `ports`, `manifest`, `shell`, `identity`. */
     readonly features: ReadonlySet<string>;
     /** Facet: commands with an id that outlive connections. */
     readonly executions?: GuestExecutions;
     /** Facet: files that are streamed, arranged and watched. */
     readonly fileStreams?: GuestFiles;
+    /** Facet: TCP ports inside the sandbox. */
+    readonly ports?: GuestPorts;
     ping(): Promise<void>;
     exec(request: ExecRequest): Promise<ExecResult>;
     readFile(path: Uint8Array, maxBytes: number): Promise<FileContent>;

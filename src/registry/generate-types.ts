@@ -14,6 +14,7 @@ const FILES = [
   "log",
   "executions",
   "files",
+  "ports",
   "channel",
   "resource",
   "storage",
