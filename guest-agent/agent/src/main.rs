@@ -1,5 +1,5 @@
 //! The program inside every sandbox. Its first argument says which part it plays: the service of a virtual
-//! machine, or the launcher, supervisor and init of a process sandbox.
+//! machine, the launcher, supervisor and init of a process sandbox, or the launcher of a helper program.
 
 mod manifest;
 mod vm;
@@ -9,7 +9,7 @@ const NAME: &str = concat!("fluxvm-guest-agent/", env!("CARGO_PKG_VERSION"));
 
 const USAGE: &str = "\
 usage: fluxvm-guest-agent [vm] [--port N | --unix PATH | --tcp 127.0.0.1:PORT] [--token-file PATH] [--root DIR]
-       fluxvm-guest-agent procbox | procbox-probe | procbox-plan
+       fluxvm-guest-agent procbox | procbox-probe | procbox-plan | helper
        fluxvm-guest-agent manifest [--wait] DIR…
        fluxvm-guest-agent version";
 
@@ -27,6 +27,7 @@ fn main() {
         "procbox" => procbox::run(),
         "procbox-probe" => procbox::probe(),
         "procbox-plan" => procbox::plan(),
+        "helper" => procbox::helper(),
         "manifest" => manifest::run(rest),
         "version" => {
             println!("{NAME}");

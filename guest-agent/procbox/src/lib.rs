@@ -6,6 +6,7 @@ mod cgroup;
 mod config;
 mod confine;
 mod control;
+mod helper;
 mod init;
 mod launch;
 mod limits;
@@ -24,6 +25,12 @@ use serde::Serialize;
 /// `procbox`: launches a sandbox and serves it. Gives the exit status. Must be called with a single thread.
 pub fn run() -> i32 {
     launch::run()
+}
+
+/// `helper`: becomes a helper program of the host, confined. Gives the exit status when it could not. Must be called
+/// with a single thread.
+pub fn helper() -> i32 {
+    helper::run()
 }
 
 /// `procbox-probe`: prints what this host can enforce, as JSON. Gives the exit status.

@@ -10,7 +10,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Rights that apply to something other than a directory.
 const FILE_RIGHTS: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV;
@@ -47,6 +47,24 @@ pub fn restrict(config: &LaunchConfig, plan: &Plan) -> Result<(), String> {
         for port in &config.net_ports {
             allow_port(ruleset.as_fd(), *port, TCP_CONNECT).map_err(during(format!("granting port {port}")))?;
         }
+    }
+    restrict_self(ruleset.as_fd()).map_err(during("entering the Landlock domain"))
+}
+
+/// Enters a domain of its own for a helper of the host: nothing but `read` and `write`, no signal and no abstract
+/// socket of others. Nothing happens on a host without Landlock, where its user confines it.
+pub fn restrict_to(read: &[PathBuf], write: &[PathBuf]) -> Result<(), String> {
+    let Ok(abi) = abi() else { return Ok(()) };
+    let attr = RulesetAttr {
+        handled_access_fs: known_rights(abi),
+        scoped: if abi >= 6 { SCOPE_ABSTRACT_UNIX | SCOPE_SIGNAL } else { 0 },
+        ..RulesetAttr::default()
+    };
+    let ruleset = create_ruleset(&attr).map_err(during("making the Landlock ruleset"))?;
+    let granted = read.iter().map(|path| (path, READ)).chain(write.iter().map(|path| (path, !EXECUTE)));
+    for (path, rights) in granted {
+        allow(ruleset.as_fd(), path, rights & attr.handled_access_fs)
+            .map_err(during(format!("granting {}", path.display())))?;
     }
     restrict_self(ruleset.as_fd()).map_err(during("entering the Landlock domain"))
 }
