@@ -479,6 +479,8 @@ declare module "fluxvm/plugin" {
     /** Authenticates the host at the guest agent. Goes to the guest by descriptor, never by argument or log. */
     readonly token: string;
     readonly resources: ResourceScope;
+    /** Goes on from this snapshot of the volume instead of starting afresh. Only where the backend has `snapshots`. */
+    readonly restore?: string;
   }
 
   export interface AdoptRequest extends LaunchRequest {
@@ -506,6 +508,39 @@ declare module "fluxvm/plugin" {
     stop(budgetMs: number): Promise<void>;
     /** Lets go without stopping, so that another agent process can adopt. */
     detach(): Promise<void>;
+    /** Facet: a serial console. */
+    readonly console?: SerialConsole;
+  }
+
+  /** The serial console of a virtual machine. */
+  export interface SerialConsole {
+    /** What the guest wrote, oldest first; at its bound it is moved to `<logPath>.1` and begun again. */
+    readonly logPath: string;
+    /** One at a time: another is `SANDBOX_BUSY`. What is written are keystrokes; what is read is what the guest writes from now on. */
+    attach(): Promise<PortConnection>;
+  }
+
+  /** Memory and disk of a sandbox at one instant, under a name within the sandbox. Lies in its volume. */
+  export interface Snapshot {
+    /** `[A-Za-z0-9._-]{1,128}`. */
+    readonly tag: string;
+    readonly takenAtUnixMs: number;
+    /** What it takes beside the disk: mostly the memory. */
+    readonly bytes: number;
+  }
+
+  /** Snapshots of a backend. `instance` is null while the sandbox does not run. */
+  export interface Snapshots {
+    /** `in-place`: `restore` puts a running or frozen instance back. `relaunch`: only a launch with `restore` does. */
+    readonly restores: "in-place" | "relaunch";
+    /** The sandbox is as before afterwards, running or frozen. `SNAPSHOT_EXISTS` for a tag that is taken. */
+    save(instance: Instance, volume: Volume, tag: string): Promise<Snapshot>;
+    /** By time. */
+    list(instance: Instance | null, volume: Volume): Promise<readonly Snapshot[]>;
+    /** `SNAPSHOT_NOT_FOUND`. */
+    remove(instance: Instance | null, volume: Volume, tag: string): Promise<void>;
+    /** Only `in-place`. The instance is the same process afterwards, and runs. Never writes to the snapshot. */
+    restore?(instance: Instance, volume: Volume, tag: string): Promise<void>;
   }
 
   export interface Backend {
@@ -518,11 +553,14 @@ declare module "fluxvm/plugin" {
     readonly adopt?: (request: AdoptRequest) => Promise<Instance | null>;
     /** Facet: how an instance ended that `adopt` did not find, when it left word of it. */
     readonly endOf?: (request: AdoptRequest) => Promise<InstanceEnd | null>;
+    /** Facet: memory and disk under a name. */
+    readonly snapshots?: Snapshots;
     /** Facet: freezes and thaws in place. */
     readonly pause?: { pause(instance: Instance): Promise<void>; resume(instance: Instance): Promise<void> };
     /**
      * Facet: how a dry-run is undone. `workspace-copy`: the core clones the volume, launches a second instance on the
-     * clone with the same leases, and throws it away.
+     * clone with the same leases, and throws it away. `snapshot`: the core saves a snapshot, runs the command in the
+     * sandbox itself and restores; needs `snapshots`.
      */
     readonly dryRun?: "workspace-copy" | "snapshot";
     /** True when this uid is free of processes, control groups and System V IPC and may be leased again. */
