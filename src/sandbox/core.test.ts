@@ -54,7 +54,7 @@ describe("create", () => {
     const directory = await lstat(join(world.instancesDir, record.id));
     expect(directory.mode & 0o777).toBe(0o711);
     expect(await readlink(join(world.instancesDir, record.id, "files"))).toBe(join(world.root, record.id));
-    expect(world.events.map(({ action }) => action)).toEqual(["created", "ready"]);
+    expect(world.events.map(({ action }) => action)).toEqual(["sandbox.created", "sandbox.ready"]);
   });
 
   test("never shows the guest token", async () => {
@@ -335,7 +335,7 @@ describe("stop and start", () => {
     expect((await operations.start(admin, "one")).state).toBe("ready");
     const stops = await Promise.all([1, 2, 3].map(() => operations.stop(admin, "one")));
     expect(stops.map(({ state }) => state)).toEqual(["stopped", "stopped", "stopped"]);
-    expect(world.events.filter(({ action }) => action === "stopping")).toHaveLength(1);
+    expect(world.events.filter(({ action }) => action === "sandbox.stopping")).toHaveLength(1);
     expect((await operations.stop(admin, "one")).state).toBe("stopped");
     await Promise.all([operations.start(admin, "one"), operations.stop(admin, "one"), operations.start(admin, "one")]);
     expect(operations.get(admin, "one").state).toBe("ready");
@@ -417,7 +417,13 @@ describe("pause and resume", () => {
     await expect(operations.process(admin, "one", { command: "exit 0" })).rejects.toMatchObject(code("SANDBOX_PAUSED"));
     await expect(operations.stop(admin, "one")).rejects.toMatchObject(code("INVALID_STATE"));
     expect(await operations.resume(admin, "one")).toMatchObject({ state: "ready", paused_at: null });
-    expect(world.events.map(({ action }) => action)).toEqual(["created", "ready", "pausing", "paused", "resumed"]);
+    expect(world.events.map(({ action }) => action)).toEqual([
+      "sandbox.created",
+      "sandbox.ready",
+      "sandbox.pausing",
+      "sandbox.paused",
+      "sandbox.resumed",
+    ]);
     await operations.pause(admin, "one");
     await operations.remove(admin, "one");
   });
@@ -543,7 +549,7 @@ describe("remove", () => {
       expect(await world.holdings()).toEqual(NOTHING_HELD);
       expect(() => operations.get(admin, "one")).toThrow();
     }
-    expect(world.events.at(-1)?.action).toBe("removed");
+    expect(world.events.at(-1)?.action).toBe("sandbox.removed");
   });
 
   test("asks the instance to stop before anything of it is released", async () => {

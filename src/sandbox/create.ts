@@ -154,7 +154,7 @@ async function accept(
 ): Promise<void> {
   const { store, clock, crashPoint, publish: tell } = context.dependencies;
   const record: SandboxRecord = { ...sandbox.record, idempotencyHash: idempotency?.hash ?? null };
-  const event = eventRow(context, record, "created", { name: record.name });
+  const event = eventRow(context, record, "sandbox.created", { name: record.name });
   try {
     await assertNoRemains(context, record.id);
     const changes: Change[] = [
@@ -259,7 +259,7 @@ export async function undo(context: Context, sandbox: Sandbox, cause: AgentError
     await fail(context, sandbox, `${cause.message}; ${stuckMessage(life.stuck)}`, changes);
     return;
   }
-  const event = eventRow(context, record, "failed", { error: cause.message });
+  const event = eventRow(context, record, "sandbox.failed", { error: cause.message });
   try {
     await store.commit([...changes, ...goneChanges(sandbox), { append: "event", row: event }]);
   } catch (error) {

@@ -43,7 +43,7 @@ export interface CoreDependencies {
   readonly clock: Clock;
   readonly log: Logger;
   readonly metrics: CoreMetrics;
-  /** Tells live listeners of an event; called after it is durable. */
+  /** Tells those who follow of an event; what the log is to keep is durable before. */
   readonly publish: (event: EventRow) => void;
   readonly crashPoint: CrashHook;
 }

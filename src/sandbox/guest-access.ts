@@ -3,6 +3,7 @@
 import { limits } from "../config/limits.ts";
 import type { ExecRequest, ExecResult, FileContent } from "../contracts/channel.ts";
 import { AgentError } from "../errors/agent-error.ts";
+import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "./activity.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import type { ProcessRequest } from "./operations.ts";
@@ -90,16 +91,18 @@ export async function runProcess(context: Context, sandbox: Sandbox, request: Pr
   if (sandbox.runningCommands >= limits.runningExecutionsMax) {
     throw new AgentError("SANDBOX_BUSY", `${limits.runningExecutionsMax} commands are running in the sandbox`);
   }
-  sandbox.runningCommands += 1;
+  commandBegan(context, sandbox);
+  let end: CommandEnd = { error: "its end was not seen" };
   try {
     const channel = await live.instance.channel();
     const running = channel.exec(execRequest(request, timeoutMs));
     const result = await withDeadline(running, timeoutMs + limits.execGraceMs, "the guest agent's answer");
-    if (result.exitCode !== null) sandbox.lastExit = { code: result.exitCode };
-    else if (result.signal !== null) sandbox.lastExit = { signal: result.signal };
+    if (result.exitCode !== null) end = sandbox.lastExit = { code: result.exitCode };
+    else if (result.signal !== null) end = sandbox.lastExit = { signal: result.signal };
     return result;
   } finally {
-    sandbox.runningCommands -= 1;
+    commandEnded(sandbox);
+    tellIdle(context, sandbox, end);
     refreshUsage(context, sandbox);
   }
 }

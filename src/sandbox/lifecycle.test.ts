@@ -57,11 +57,11 @@ describe("words on the wire", () => {
   });
 
   test("events", () => {
-    expect(eventOf(null, "creating")).toBe("created");
-    expect(eventOf("starting", "ready")).toBe("ready");
-    expect(eventOf("resuming", "ready")).toBe("resumed");
+    expect(eventOf(null, "creating")).toBe("sandbox.created");
+    expect(eventOf("starting", "ready")).toBe("sandbox.ready");
+    expect(eventOf("resuming", "ready")).toBe("sandbox.resumed");
     expect(eventOf("ready", "ready")).toBeNull();
     expect(eventOf("creating", "starting")).toBeNull();
-    expect(eventOf("stopping", "stopped")).toBe("stopped");
+    expect(eventOf("stopping", "stopped")).toBe("sandbox.stopped");
   });
 });

@@ -72,8 +72,8 @@ export function statusOf(state: State): Status {
 /** The event that a move emits, or null where the move is not news to anybody outside. */
 export function eventOf(from: Phase | null, to: Phase): string | null {
   if (from === to) return null;
-  if (to === "creating") return "created";
-  if (to === "ready") return from === "resuming" ? "resumed" : "ready";
+  if (to === "creating") return "sandbox.created";
+  if (to === "ready") return from === "resuming" ? "sandbox.resumed" : "sandbox.ready";
   if (to === "starting" || to === "resuming" || to === "removing") return null;
-  return to;
+  return `sandbox.${to}`;
 }

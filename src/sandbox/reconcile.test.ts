@@ -166,7 +166,14 @@ test("the whole life works on the real store, over a restart", async () => {
     await core.shutdown(1000);
     expect(await store.load()).toEqual({ records: [], secrets: [], resources: [], leases: [], inFlight: [] });
     const actions = (await store.events({ limit: 100 })).map(({ action }) => action);
-    expect(actions).toEqual(["created", "ready", "stopping", "stopped", "ready", "removed"]);
+    expect(actions).toEqual([
+      "sandbox.created",
+      "sandbox.ready",
+      "sandbox.stopping",
+      "sandbox.stopped",
+      "sandbox.ready",
+      "sandbox.removed",
+    ]);
   });
 });
 

@@ -74,7 +74,7 @@ async function removeNow(
     await amend(context, sandbox, { patch, changes: () => changes });
     throw stuckError(life.stuck);
   }
-  const event = eventRow(context, sandbox.record, "removed", {});
+  const event = eventRow(context, sandbox.record, "sandbox.removed", {});
   await store.commit([...changes, ...goneChanges(sandbox), ...finish(idempotency), { append: "event", row: event }]);
   context.leases.quarantine(sandbox.record.leases as Leases);
   context.catalogue.remove(sandbox);

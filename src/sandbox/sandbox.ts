@@ -35,6 +35,8 @@ export class Sandbox {
   /** Null until somebody asks for executions. */
   executions: ExecutionTable | null = null;
   runningCommands = 0;
+  /** Whether followers of events were last told that commands run. */
+  toldRunning = false;
   runningListings = 0;
   storageBytes = 0;
   storageCheckedAtUnixMs = 0;

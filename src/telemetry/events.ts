@@ -38,7 +38,7 @@ export class EventBus {
     return this.publish(row);
   }
 
-  /** Publishes an event that a commit has already made durable together with what it tells. */
+  /** Publishes an event: one that a commit has made durable with what it tells, or one that the log does not keep. */
   publish(row: EventRow): AgentEvent {
     const event: AgentEvent = { ...row, sequence: ++this.#sequence, epoch: this.epoch };
     this.#ring[(event.sequence - 1) % RING_SIZE] = event;

@@ -63,7 +63,7 @@ test("one life over the wire", async () => {
   expect((await harness.call("DELETE", path)).status).toBe(204);
   expect((await harness.call("GET", path)).status).toBe(404);
   const { items } = (await harness.call("GET", `/v1/events?vm=${made.json.id}`)).json;
-  expect(items.map(({ event }: { event: string }) => event)).toContain("created");
+  expect(items.map(({ event }: { event: string }) => event)).toContain("sandbox.created");
 });
 
 describe("Idempotency-Key across agents", () => {

@@ -17,11 +17,12 @@ export class ExecutionEvents {
   }
 
   started({ id }: HeldExecution): void {
-    this.#tell("exec.started", { execution_id: id });
+    void this.#tell("exec.started", { execution_id: id });
   }
 
-  exited({ id, stored: { end } }: HeldExecution): void {
-    this.#tell("exec.exited", {
+  /** Resolves when it is told, or cannot be. */
+  exited({ id, stored: { end } }: HeldExecution): Promise<void> {
+    return this.#tell("exec.exited", {
       execution_id: id,
       exit_code: end?.exitCode ?? null,
       signal: end?.signal ?? null,
@@ -30,12 +31,13 @@ export class ExecutionEvents {
     });
   }
 
-  #tell(action: string, attributes: JsonObject): void {
+  #tell(action: string, attributes: JsonObject): Promise<void> {
     const { store, publish, log } = this.#context.dependencies;
     const row = eventRow(this.#context, this.#sandbox.record, action, attributes);
     this.#told = this.#told
       .then(() => store.commit([{ append: "event", row }]))
       .then(() => publish(row))
       .catch((error: unknown) => log.warn({ sandbox: this.#sandbox.id, action, error: String(error) }, "no event"));
+    return this.#told;
   }
 }

@@ -51,10 +51,12 @@ describe("start", () => {
     await until(async () => (await at.view("e-1")).status === "exited", "the exit is seen");
     expect(await at.view("e-1")).toMatchObject({ exitCode: 3, exitedAtUnixMs: at.world.nowUnixMs });
     expect(at.core.operations.get(admin, SANDBOX)).toMatchObject({ state: "ready", last_exit_status: { code: 3 } });
-    await until(() => at.world.events.length >= 4, "the events are told");
+    await until(() => at.world.events.length >= 6, "the events are told");
     expect(at.world.events.slice(2)).toMatchObject([
+      { action: "sandbox.running", sandboxId: SANDBOX },
       { action: "exec.started", sandboxId: SANDBOX, attributes: { execution_id: "e-1" } },
       { action: "exec.exited", sandboxId: SANDBOX, attributes: { execution_id: "e-1", exit_code: 3 } },
+      { action: "sandbox.idle", sandboxId: SANDBOX, attributes: { exit_code: 3 } },
     ]);
   });
 

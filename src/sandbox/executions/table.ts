@@ -3,6 +3,7 @@
 import { limits } from "../../config/limits.ts";
 import type { ExecutionStart, GuestExecution, GuestExecutions } from "../../contracts/executions.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
+import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "../activity.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import { liveOf, refreshUsage } from "../guest-access.ts";
@@ -234,6 +235,7 @@ export class ExecutionTable {
     this.#count(entry.execution);
     entry.started = this.#launch(entry, request).catch(async (error: unknown) => {
       this.#uncount(entry.execution);
+      tellIdle(this.#context, this.#sandbox, { error: asAgentError(error).message });
       await this.#forget(entry);
       throw error;
     });
@@ -308,20 +310,21 @@ export class ExecutionTable {
 
   #ended(entry: Entry): void {
     this.#uncount(entry.execution);
-    const { exitCode, signal } = entry.execution.stored.end ?? {};
-    if (typeof exitCode === "number") this.#sandbox.lastExit = { code: exitCode };
-    else if (typeof signal === "number") this.#sandbox.lastExit = { signal };
-    entry.events.exited(entry.execution);
+    const { exitCode = null, signal = null, error = null } = entry.execution.stored.end ?? {};
+    let end: CommandEnd = { error: error ?? "its end was not seen" };
+    if (exitCode !== null) end = this.#sandbox.lastExit = { code: exitCode };
+    else if (signal !== null) end = this.#sandbox.lastExit = { signal };
+    void entry.events.exited(entry.execution).then(() => tellIdle(this.#context, this.#sandbox, end));
     refreshUsage(this.#context, this.#sandbox);
   }
 
   #count(execution: HeldExecution): void {
     this.#counted.add(execution);
-    this.#sandbox.runningCommands += 1;
+    commandBegan(this.#context, this.#sandbox);
   }
 
   #uncount(execution: HeldExecution): void {
-    if (this.#counted.delete(execution)) this.#sandbox.runningCommands -= 1;
+    if (this.#counted.delete(execution)) commandEnded(this.#sandbox);
   }
 
   /** One after the other; a failure costs what was to be remembered after a restart, and is logged. */
