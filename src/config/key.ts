@@ -3,7 +3,8 @@
 import { z } from "zod";
 
 const PATH_PATTERN = /^\/[^\0]*$/;
-const LISTEN_PATTERN = /^(?:unix:\/[^\0]+|\[[0-9A-Fa-f:.]+\]:\d{1,5}|[A-Za-z0-9.-]+:\d{1,5})$/;
+const TCP_PATTERN = /^(?:\[[0-9A-Fa-f:.]+\]:\d{1,5}|[A-Za-z0-9.-]+:\d{1,5})$/;
+const LISTEN_PATTERN = new RegExp(`^unix:/[^\\0]+$|${TCP_PATTERN.source}`);
 
 /** What a key knows about itself beside its type. `later`: its feature is not in this build. `secret`: never shown. */
 export interface KeyMeta {
@@ -52,6 +53,14 @@ export const listen = (value: string, description: string) =>
     .regex(LISTEN_PATTERN)
     .default(value)
     .meta({ description, expected: '"HOST:PORT", "[IPV6]:PORT" or "unix:/PATH"' });
+
+export const optionalListen = (description: string) =>
+  z
+    .string()
+    .regex(TCP_PATTERN)
+    .nullable()
+    .default(null)
+    .meta({ description, expected: '"HOST:PORT" or "[IPV6]:PORT"' });
 
 export const flag = (value: boolean, description: string) => z.boolean().default(value).meta({ description });
 

@@ -80,6 +80,37 @@ export const limits = {
   stdinPieceMaxBytes: 256 * KIB,
   stdinWritersMax: 16,
 
+  // SSH.
+  sshConnectionsMax: 256,
+  sshConnectionsPerKeyMax: 64,
+  /** Connections that have not logged in; one more ends the oldest of them. */
+  sshUnauthenticatedMax: 32,
+  sshLoginDeadlineMs: 20 * 1000,
+  sshLoginAttemptsMax: 12,
+  /** A refused login is answered after this long, whatever it was refused for. */
+  sshDenyDelayMs: 50,
+  sshChannelsPerConnectionMax: 64,
+  /** What a client may send on a channel that nobody reads; it grows for readers that keep up. */
+  sshWindowMinBytes: 128 * KIB,
+  sshWindowMaxBytes: 2 * MIB,
+  /** Sum of the windows of a connection beyond which none grows. */
+  sshWindowsPerConnectionBytes: 16 * MIB,
+  sshPacketMaxBytes: 32 * KIB,
+  /** A client that takes smaller packets only would make work out of proportion. */
+  sshPacketMinBytes: 1 * KIB,
+  /** Bytes on the way to a client beyond which output waits, and beyond which nothing more is read from it. */
+  sshUnsentBytes: 512 * KIB,
+  sshUnsentMaxBytes: 2 * MIB,
+  /** Keys may be exchanged again after this long or this much. */
+  sshRekeyMinMs: 1000,
+  sshRekeyMinBytes: 512 * KIB,
+  /** From a lost client's hang-up signal until its command is killed. */
+  sshHangUpGraceMs: 2000,
+  sshGoodbyeMs: 1000,
+  sshEnvironmentMaxEntries: 64,
+  sshTextMaxChars: 1024,
+  sshSignalsWaitingMax: 16,
+
   // Files.
   fileMaxBytes: 64 * MIB,
   pathMaxBytes: 4096,
@@ -138,3 +169,8 @@ holds(
 );
 holds(limits.stdinPieceMaxBytes + 64 * KIB < limits.frameMaxBytes, "a piece of input fits a frame");
 holds(limits.commandMaxBytes < limits.jsonBodyMaxBytes, "a command fits a JSON body");
+holds(
+  limits.sshWindowMinBytes * limits.sshChannelsPerConnectionMax <= limits.sshWindowsPerConnectionBytes,
+  "the windows of all channels of a connection fit their sum",
+);
+holds(limits.sshUnsentBytes + limits.executionReadBytes < limits.sshUnsentMaxBytes, "output alone never stops reading");

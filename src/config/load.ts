@@ -135,6 +135,8 @@ function problemsOf(issue: z.core.$ZodIssue, document: unknown, lines: TomlLines
   if (issue.code === "unrecognized_keys") {
     return issue.keys.map((key) => problem([...path, key], unknownKey(path, key), lines));
   }
+  // Rules that are written beside a key say themselves what is wrong, without its value.
+  if (issue.code === "custom") return [problem(path, issue.message, lines)];
   const expected = nodeAt(path)?.expected ?? nodeAt(path.slice(0, -1))?.expected ?? "a plain value";
   const value = valueAt(document, path);
   return [problem(path, `expected ${expected}, found ${value === undefined ? "nothing" : typeWord(value)}`, lines)];

@@ -1,5 +1,6 @@
 // Rules that tie several keys together, as data: the key that is named, when it is broken, and what to say.
 import { isLoopbackListen, parseListen } from "./listen.ts";
+import { parsePublicKey } from "./public-key.ts";
 import type { Config } from "./schema.ts";
 import type { KeyPath } from "./toml-lines.ts";
 
@@ -25,6 +26,13 @@ const inSection = (kind: "backend" | "storage", id: string, section: string): Re
   broken: ({ plugins }) => plugins[kind][id] !== undefined,
   message: `the options of this plugin are the keys of [${section}]`,
 });
+
+const areDistinct = (texts: readonly string[]): boolean => new Set(texts).size === texts.length;
+
+function blobOf(line: string): string {
+  const key = parsePublicKey(line);
+  return typeof key === "string" ? line : key.blob.toString("base64");
+}
 
 export const relations: readonly Relation[] = [
   {
@@ -65,6 +73,26 @@ export const relations: readonly Relation[] = [
     key: ["tls", "client_ca"],
     broken: ({ tls }) => tls.client_ca !== null && tls.cert === null,
     message: "expected together with tls.cert and tls.key",
+  },
+  {
+    key: ["ssh", "listen"],
+    broken: ({ ssh }) => ssh.listen !== null && parseListen(ssh.listen) === null,
+    message: "expected a port from 0 to 65535",
+  },
+  {
+    key: ["ssh", "listen"],
+    broken: ({ ssh }) => ssh.listen !== null && ssh.keys.length === 0,
+    message: "an SSH server needs at least one [[ssh.keys]], or nobody could log in",
+  },
+  {
+    key: ["ssh", "keys"],
+    broken: ({ ssh }) => !areDistinct(ssh.keys.map(({ key }) => blobOf(key))),
+    message: "two entries hold the same key",
+  },
+  {
+    key: ["ssh", "keys"],
+    broken: ({ ssh }) => !areDistinct(ssh.keys.flatMap(({ name }) => name ?? [])),
+    message: "two entries have the same name",
   },
   {
     key: [...PROCBOX, "default_timeout_secs"],

@@ -38,13 +38,21 @@ function tableLines(table: TableNode, path: readonly string[], settings: Setting
     if (node.open) {
       lines.push("", ...comment(node.description), `# [${header}.ID]`);
     } else if (node.repeated) {
-      // The one array of tables of this build is written by `starterConfig` itself, after everything else.
-      continue;
+      // The tokens are written by `starterConfig` itself, after everything else.
+      if (header !== "auth.tokens") lines.push("", ...exampleLines(node, header));
     } else {
       lines.push("", ...comment(node.description), `[${header}]`, ...tableLines(node, [...path, name], settings));
     }
   }
   return lines;
+}
+
+/** What an entry of an array of tables has, without one. */
+function exampleLines(table: TableNode, header: string): string[] {
+  const keys = [...table.keys].flatMap(([name, node]) =>
+    node.kind === "value" && !node.later ? comment(`${name}: ${node.description} (${node.expected})`) : [],
+  );
+  return [...comment(table.description), `# [[${header}]]`, ...keys];
 }
 
 function valueLines(path: readonly string[], node: ValueNode, settings: Settings): string[] {

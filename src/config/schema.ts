@@ -10,6 +10,7 @@ import {
   optionalChoice,
   optionalFlag,
   optionalInteger,
+  optionalListen,
   optionalNumber,
   optionalPath,
   optionalText,
@@ -23,6 +24,7 @@ import {
   textWithDefault,
 } from "./key.ts";
 import { limits } from "./limits.ts";
+import { parsePublicKey } from "./public-key.ts";
 
 const INTEGER_MAX = Number.MAX_SAFE_INTEGER;
 const YEAR_SECS = 366 * 24 * 3600;
@@ -55,6 +57,24 @@ const tls = table("TLS for a TCP listener. With client_ca, clients must show a c
   cert: optionalPath("PEM certificate chain; needs key."),
   key: optionalPath("PEM private key; needs cert."),
   client_ca: optionalPath("PEM certificates that sign the clients' certificates."),
+});
+
+const ssh = table("The SSH server: shells, commands, files and ports of sandboxes, for the clients that everybody has.", {
+  listen: optionalListen("Address of the SSH server, such as 0.0.0.0:7722; there is none when unset."),
+  host_key: optionalPath("Private key of the server, for its owner only; made in <state_dir>/ssh when unset."),
+  keys: tables("Who may log in, with a sandbox's id as user name; one [[ssh.keys]] table each.", {
+    key: z
+      .string()
+      .max(8192)
+      .superRefine((line, context) => {
+        const key = parsePublicKey(line);
+        if (typeof key === "string") context.addIssue({ code: "custom", message: key });
+      })
+      .meta({ description: "The public key, as the line of a .pub file.", expected: "a line of a .pub file" }),
+    role: z.enum(["admin", "read-only"]).meta({ description: "What the key may do; read-only opens no session." }),
+    name: optionalText("Name of the key in logs; a hash of the key when unset."),
+    tenant: optionalText("Binds the key to the sandboxes of one tenant."),
+  }),
 });
 
 const procbox = table("Process sandboxes: commands confined by the kernel, without a virtual machine.", {
@@ -255,6 +275,7 @@ export const configSchema = z.strictObject({
   swtpm_binary: binary("swtpm"),
   auth,
   tls,
+  ssh,
   limits: table("Bounds of this host.", {
     sandboxes_max: integer(limits.sandboxesMax, 1, limits.sandboxesMax, "Sandboxes that may exist at a time."),
   }),
