@@ -61,8 +61,13 @@ export const limits = {
   executionsKeptMax: 1000,
   /** What is kept of each output, here and in the guest. */
   executionRingMaxBytes: 8 * MIB,
-  /** What the outputs of one sandbox may take on the host's disk. */
-  executionRingsTotalMaxBytes: 256 * MIB,
+  /**
+   * What the outputs of one sandbox may take on the host's disk: whole rings for 64 executions at once, each output a
+   * ring and its spare ninth, with an eighth left for those that begin; or a third of a ring for each of 256.
+   */
+  executionRingsTotalMaxBytes: 768 * MIB,
+  /** What of that remains of executions that are over, once nobody comes back to them. */
+  executionRingsKeptMaxBytes: 256 * MIB,
   /** What is kept in memory of bytes that are on disk, while somebody is reading them. */
   executionTailBytes: 256 * KIB,
   /** The most that a reader gets at a time. */
@@ -103,7 +108,7 @@ export const limits = {
   sshUnsentMaxBytes: 2 * MIB,
   /** Keys may be exchanged again after this long or this much. */
   sshRekeyMinMs: 1000,
-  sshRekeyMinBytes: 512 * KIB,
+  sshRekeyMinBytes: 64 * KIB,
   /** From a lost client's hang-up signal until its command is killed. */
   sshHangUpGraceMs: 2000,
   sshGoodbyeMs: 1000,

@@ -65,7 +65,8 @@ export interface ExecutionStart {
 export interface ExecutionSink {
   /**
    * `data` is a view of memory that nobody writes again. Offsets never go backwards; one that jumps says that bytes
-   * were lost. The guest may send more once the promise has resolved, which is the back-pressure.
+   * were lost. The guest may send more once the promise has resolved, which is the back-pressure; small pieces may be
+   * answered with the same promise, which resolves when the last of them is taken.
    */
   output(channel: "stdout" | "stderr", offset: number, data: Uint8Array): Promise<void>;
   /** The process has ended; output may follow. What it wrote itself lies below `wrote`. */

@@ -127,6 +127,11 @@ function attach(
   const { promise, resolve, reject } = Promise.withResolvers<GuestExecution>();
   if (signal.aborted) return Promise.reject(guestUnreachable("the attach was given up"));
   const ends = { stdout: from.stdout, stderr: from.stderr };
+  /** What is granted back with the newest promise: many small pieces may share one, and then cost no more than one. */
+  const unstored: Record<"stdout" | "stderr", { readonly stored: Promise<void>; bytes: number } | null> = {
+    stdout: null,
+    stderr: null,
+  };
   const handler: StreamHandler = {
     event: (message) => {
       if (message.event === "exited") sink.exited(exitedState(message.execution, id), outputOffsets(message.wrote));
@@ -137,8 +142,19 @@ function attach(
       const offset = integer(message, "o");
       if (offset < ends[channel]) throw new ProtocolViolation("an offset that goes backwards");
       ends[channel] = offset + content.length;
-      sink.output(channel, offset, content).then(
-        () => stream.grant(content.length),
+      const stored = sink.output(channel, offset, content);
+      const waiting = unstored[channel];
+      if (waiting?.stored === stored) {
+        waiting.bytes += content.length;
+        return;
+      }
+      const fresh = { stored, bytes: content.length };
+      unstored[channel] = fresh;
+      stored.then(
+        () => {
+          if (unstored[channel] === fresh) unstored[channel] = null;
+          stream.grant(fresh.bytes);
+        },
         (error: unknown) => connection.abandon(stream, asAgentError(error)),
       );
     },

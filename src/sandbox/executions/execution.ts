@@ -105,9 +105,9 @@ export class HeldExecution implements ReadableExecution {
     return this.#stored.end === null;
   }
 
-  /** True when nobody reads it and nothing of it moves. */
+  /** True when it is over, all of it is stored, and nobody reads it. */
   get idle(): boolean {
-    return !this.running && this.#readers.size === 0 && this.stdout.idle && this.stderr.idle;
+    return !this.running && this.#complete && this.#readers.size === 0 && this.stdout.idle && this.stderr.idle;
   }
 
   /** True when it is `idle` and has been for so long that whoever was reading it does not come back. */

@@ -76,7 +76,9 @@ export class Feed {
 
   async #attach(signal: AbortSignal): Promise<GuestExecution> {
     const guest = await this.#hooks.guest();
-    const from = { stdout: this.#stdout.window.end, stderr: this.#stderr.window.end };
+    // From what is on disk: what is in memory comes again and is dropped, but is granted back only once it is stored, so
+    // a guest that cuts the connection again and again fills no memory.
+    const from = { stdout: this.#stdout.storedEnd, stderr: this.#stderr.storedEnd };
     const sink = {
       output: (channel: "stdout" | "stderr", offset: number, data: Uint8Array) =>
         (channel === "stdout" ? this.#stdout : this.#stderr).append(offset, data),

@@ -19,8 +19,11 @@ interface Segment {
   spareBytes: number;
 }
 
+/** Those who gave the bytes of a stretch, and wait until all of it is on disk. */
 interface Waiter {
-  readonly end: number;
+  readonly from: number;
+  end: number;
+  readonly promise: Promise<void>;
   readonly stored: () => void;
 }
 
@@ -70,16 +73,20 @@ export class Output {
     return Math.max(0, this.#end - this.#file.keptMaxBytes / AHEAD_SHARE);
   }
 
-  /** Takes bytes; what lies below the end is dropped. Resolves when they are on disk. */
+  /**
+   * Takes bytes; those below the end are here already and dropped. Resolves when the bytes are on disk, which is also
+   * what bounds memory: bytes that come again are not on disk for that.
+   */
   append(offset: number, data: Uint8Array): Promise<void> {
-    const fresh = offset < this.#end ? data.subarray(Math.min(this.#end - offset, data.length)) : data;
-    if (fresh.length === 0 || this.#closed) return Promise.resolve();
-    this.#push(Math.max(offset, this.#end), fresh);
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.#waiters.push({ end: this.#end, stored: resolve });
+    const end = offset + data.length;
+    if (this.#closed || end <= this.#file.window.end) return Promise.resolve();
+    const from = Math.max(offset, this.#end);
+    if (end <= from) return this.#storedUpTo(end);
+    this.#push(from, data.subarray(from - offset));
+    const stored = this.#storedUpTo(end);
     this.#pump();
     this.#hooks.arrived();
-    return promise;
+    return stored;
   }
 
   /** Sets how far the process may run ahead of: an offset, or null for as far as it likes. */
@@ -115,14 +122,19 @@ export class Output {
     this.#drop(0);
   }
 
+  /** One past the last byte that is on disk, whether or not it survives the agent. */
+  get storedEnd(): number {
+    return this.#file.window.end;
+  }
+
   /** What it takes on the disk. */
   get diskBytes(): number {
     return this.#file.sizeBytes;
   }
 
-  /** True when nothing is being written. */
+  /** True when nothing is being written, and nothing is left to be. */
   get idle(): boolean {
-    return this.#pumping === null;
+    return this.#pumping === null && this.#file.promisedEnd === this.#end;
   }
 
   /** Resolves when everything that may be written is on disk and survives the agent. */
@@ -148,8 +160,20 @@ export class Output {
   async remove(): Promise<void> {
     this.#closed = true;
     this.#segments.length = 0;
-    if (!this.idle) await this.close();
+    if (this.#pumping !== null) await this.close();
     await this.#file.remove();
+  }
+
+  /** One promise for a stretch of small pieces, so that neither they nor bytes that come again add up. */
+  #storedUpTo(end: number): Promise<void> {
+    const last = this.#waiters.at(-1);
+    if (last !== undefined && end - last.from <= GATHERED_BYTES) {
+      last.end = Math.max(last.end, end);
+      return last.promise;
+    }
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#waiters.push({ from: last?.end ?? this.#file.window.end, end, promise, stored: resolve });
+    return promise;
   }
 
   #push(offset: number, data: Uint8Array): void {

@@ -11,7 +11,7 @@ export interface Evictable {
   readonly bytes: () => number;
   /** What executions that run can count on and have not taken. */
   readonly reserved: () => number;
-  /** Gives one of them up; false when there is none. */
+  /** Gives one up that takes something, and with it what it takes; false when there is none. */
   readonly evict: () => boolean;
 }
 

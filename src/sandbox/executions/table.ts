@@ -11,7 +11,7 @@ import type { Sandbox } from "../sandbox.ts";
 import { ExecutionEvents } from "./events.ts";
 import { HeldExecution, STOPPED } from "./execution.ts";
 import { Stdin } from "./input.ts";
-import { MODEST_RING_BYTES, RingBudget } from "./ring-budget.ts";
+import { Retention } from "./retention.ts";
 import { RingFile } from "./ring-file.ts";
 import { ExecutionFiles, type StoredExecution, storedExecution } from "./stored.ts";
 
@@ -33,10 +33,9 @@ export class ExecutionTable {
   readonly #entries = new Map<string, Entry>();
   /** Those that count as commands running in the sandbox. */
   readonly #counted = new Set<HeldExecution>();
-  readonly #budget = new RingBudget(limits.executionRingsTotalMaxBytes, {
-    bytes: () => this.#evictableBytes(),
-    reserved: () => this.#reservedBytes(),
-    evict: () => this.#evict(({ abandoned }) => abandoned) || this.#evict(({ idle }) => idle),
+  readonly #retention = new Retention({
+    all: () => this.#held(),
+    forget: (execution) => this.#evict(execution),
   });
   #loading: Promise<void> | null = null;
   #closed: AgentError | null = null;
@@ -134,6 +133,7 @@ export class ExecutionTable {
   /** Lets go of everything. Resolves when nothing is being written. */
   async close(error: AgentError): Promise<void> {
     this.#closed ??= error;
+    this.#retention.close();
     await this.#loading?.catch(() => undefined);
     await Promise.all(
       [...this.#entries.values()].map(async ({ execution, saved }) => {
@@ -163,15 +163,15 @@ export class ExecutionTable {
 
   async #found(stored: StoredExecution): Promise<Entry> {
     const [stdout, stderr] = await Promise.all([
-      RingFile.find(this.#files.outputPath(stored.id, "stdout"), this.#budget),
-      RingFile.find(this.#files.outputPath(stored.id, "stderr"), this.#budget),
+      RingFile.find(this.#files.outputPath(stored.id, "stdout"), this.#retention.budget),
+      RingFile.find(this.#files.outputPath(stored.id, "stderr"), this.#retention.budget),
     ]);
     return this.#hold(stored, { stdout, stderr });
   }
 
   #fresh(stored: StoredExecution): Entry {
-    const stdout = RingFile.create(this.#files.outputPath(stored.id, "stdout"), this.#budget);
-    const stderr = RingFile.create(this.#files.outputPath(stored.id, "stderr"), this.#budget);
+    const stdout = RingFile.create(this.#files.outputPath(stored.id, "stdout"), this.#retention.budget);
+    const stderr = RingFile.create(this.#files.outputPath(stored.id, "stderr"), this.#retention.budget);
     return this.#hold(stored, { stdout, stderr });
   }
 
@@ -210,7 +210,7 @@ export class ExecutionTable {
     if (this.#sandbox.runningCommands >= limits.runningExecutionsMax) {
       throw new AgentError("SANDBOX_BUSY", `${limits.runningExecutionsMax} commands are running in the sandbox`);
     }
-    if (this.#entries.size >= limits.executionsKeptMax && !this.#evict(({ idle }) => idle)) {
+    if (this.#entries.size >= limits.executionsKeptMax && !this.#retention.makePlace()) {
       throw new AgentError("SANDBOX_BUSY", "every execution that is kept is being read");
     }
   }
@@ -316,6 +316,7 @@ export class ExecutionTable {
     else if (signal !== null) end = this.#sandbox.lastExit = { signal };
     void entry.events.exited(entry.execution).then(() => tellIdle(this.#context, this.#sandbox, end));
     refreshUsage(this.#context, this.#sandbox);
+    this.#retention.ended();
   }
 
   #count(execution: HeldExecution): void {
@@ -342,29 +343,15 @@ export class ExecutionTable {
       });
   }
 
-  #evictableBytes(): number {
-    let bytes = 0;
-    for (const { execution } of this.#entries.values()) bytes += execution.abandoned ? execution.diskBytes : 0;
-    return bytes;
+  *#held(): Iterable<HeldExecution> {
+    for (const { execution } of this.#entries.values()) yield execution;
   }
 
-  #reservedBytes(): number {
-    let bytes = 0;
-    for (const { diskBytes } of this.#counted) bytes += Math.max(0, MODEST_RING_BYTES - diskBytes);
-    return bytes;
-  }
-
-  /** Forgets the execution that ended first of those that may be; false when there is none. */
-  #evict(may: (execution: HeldExecution) => boolean): boolean {
-    let oldest: Entry | null = null;
-    for (const entry of this.#entries.values()) {
-      if (!may(entry.execution)) continue;
-      if (oldest === null || endOf(entry) < endOf(oldest)) oldest = entry;
-    }
-    if (oldest === null) return false;
-    this.#tellForgotten(oldest.execution.id);
-    void this.#forget(oldest);
-    return true;
+  #evict({ id }: HeldExecution): void {
+    const entry = this.#entries.get(id);
+    if (entry === undefined) return;
+    this.#tellForgotten(id);
+    void this.#forget(entry);
   }
 
   /** Its room in the budget is free when this returns, if it is idle. */
@@ -390,10 +377,6 @@ export class ExecutionTable {
       .then((guest) => guest.forget(id))
       .catch(() => undefined);
   }
-}
-
-function endOf({ execution }: Entry): number {
-  return execution.stored.end?.atUnixMs ?? Number.POSITIVE_INFINITY;
 }
 
 function sameCommand(stored: StoredExecution, { command, argv }: ExecutionStart): boolean {
