@@ -1,7 +1,7 @@
 // What this host allows a process sandbox, as the guest agent's own probe reports it, with a remedy for each gap.
 import type { HostFacts, MissingCapability, ProbeReport } from "../../src/contracts/plugin.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
-import { findCgroups, missingControllers } from "./cgroup.ts";
+import { findCgroups, missingControllers } from "../host/cgroup.ts";
 import { ask } from "./launcher.ts";
 
 interface Need {

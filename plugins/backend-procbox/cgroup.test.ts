@@ -3,7 +3,8 @@ import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { cgroupData, findCgroups, makeCgroups, missingControllers, planCgroups, removeCgroups } from "./cgroup.ts";
+import { findCgroups, missingControllers, removeCgroups } from "../host/cgroup.ts";
+import { cgroupData, makeCgroups, planCgroups } from "./cgroup.ts";
 
 const isRoot = process.getuid?.() === 0;
 const cleanups: (() => Promise<void>)[] = [];

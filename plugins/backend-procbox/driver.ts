@@ -15,13 +15,14 @@ import type { Json, JsonObject } from "../../src/contracts/json.ts";
 import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
 import { claimUids } from "./claim.ts";
-import { type CgroupHost, cgroupData, findCgroups, makeCgroups, planCgroups, removeCgroups } from "./cgroup.ts";
+import { type CgroupHost, findCgroups, removeCgroups } from "../host/cgroup.ts";
+import { cgroupData, makeCgroups, planCgroups } from "./cgroup.ts";
 import { HostPlans } from "./host-plans.ts";
 import { EXIT_RECORD_NAME, lastWords, ProcboxInstance, SOCKET_NAME } from "./instance.ts";
 import { ask, type LaunchReport, startLauncher, type WaitingLauncher } from "./launcher.ts";
 import type { ProcboxOptions } from "./options.ts";
 import { type LaunchConfig, launchConfig, WORKSPACE_INSIDE } from "./policy.ts";
-import { isAlive, signal, waitGone } from "./process.ts";
+import { isAlive, signal, waitGone } from "../host/process.ts";
 import { parseRequest, type ProcboxSpec } from "./request.ts";
 import { uidIsClean } from "./uid.ts";
 

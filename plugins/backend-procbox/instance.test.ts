@@ -2,7 +2,7 @@ import { afterEach, expect, test } from "bun:test";
 import type { Subprocess } from "bun";
 import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
 import { ProcboxInstance } from "./instance.ts";
-import { bootId, startTicks } from "./process.ts";
+import { bootId, startTicks } from "../host/process.ts";
 
 /** Well below the interval at which a process is looked at without a reason. */
 const SOON_MS = 300;

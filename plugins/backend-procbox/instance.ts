@@ -5,7 +5,7 @@ import { AgentError } from "../../src/errors/agent-error.ts";
 import type { Instance, InstanceEnd, ProcessIdentity } from "../../src/contracts/backend.ts";
 import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
-import { isAlive, signal, waitGone } from "./process.ts";
+import { isAlive, signal, waitGone } from "../host/process.ts";
 
 /** An end is seen by the end of the guest channel; this is for a sandbox whose channel was cut before. */
 const WATCH_INTERVAL_MS = 500;

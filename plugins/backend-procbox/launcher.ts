@@ -6,7 +6,7 @@ import { AgentError } from "../../src/errors/agent-error.ts";
 import type { ErrorCode } from "../../src/errors/catalogue.ts";
 import type { ProcessIdentity } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
-import { bootId, startTicks } from "./process.ts";
+import { bootId, startTicks } from "../host/process.ts";
 import type { LaunchConfig } from "./policy.ts";
 
 const REPORT_MAX_BYTES = 256 * 1024;

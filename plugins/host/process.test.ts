@@ -1,6 +1,5 @@
 import { expect, test } from "bun:test";
 import { bootId, isAlive, signal, startTicks, waitGone } from "./process.ts";
-import { uidIsClean } from "./uid.ts";
 
 test("an identity names one process and not its successor", async () => {
   const child = Bun.spawn(["sleep", "60"]);
@@ -17,14 +16,4 @@ test("an identity names one process and not its successor", async () => {
   expect(await waitGone(identity, 5_000)).toBe(true);
   await signal(identity, "SIGKILL");
   await child.exited;
-});
-
-test.skipIf(process.getuid?.() !== 0)("a uid with a process is not clean", async () => {
-  const uid = 1_999_999_001;
-  expect(await uidIsClean([uid])).toBe(true);
-  const child = Bun.spawn(["sleep", "60"], { uid });
-  expect(await uidIsClean([1, uid])).toBe(false);
-  child.kill("SIGKILL");
-  await child.exited;
-  expect(await uidIsClean([uid])).toBe(true);
 });
