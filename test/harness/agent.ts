@@ -7,7 +7,7 @@ import { join } from "node:path";
 import type { Subprocess } from "bun";
 
 const ROOT = join(import.meta.dir, "../..");
-export const FLUXCTL = join(ROOT, "dist/fluxctl");
+export const FLUXCTL = process.env.FLUXVM_TEST_BINARY ?? join(ROOT, "dist/fluxctl");
 const START_TIMEOUT_MS = 15_000;
 const STOP_TIMEOUT_MS = 20_000;
 const UIDS_PER_AGENT = 96;

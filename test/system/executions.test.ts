@@ -58,7 +58,7 @@ describe.skipIf(!isRoot)("executions", () => {
   const refused = async (body: Record<string, unknown>) =>
     await agent.json<{ code: string }>("POST", `${sandbox.path}/executions`, body);
 
-  test("output beyond the ring begins behind what went", async () => {
+  test("45: output beyond the ring begins behind what went", async () => {
     await fresh();
     const execution = await start({ command: `head -c ${8 * MIB + 4} /dev/zero` });
     await until("all of it is here", async () => (await execution.view()).stdout_len === 8 * MIB + 4);
@@ -67,7 +67,7 @@ describe.skipIf(!isRoot)("executions", () => {
     expect(hashOf(outputs, "stdout", 4).end).toBe(8 * MIB + 4);
   }, 30_000);
 
-  test("replay from offsets, then live, then the exit, exactly once and last", async () => {
+  test("46: replay from offsets, then live, then the exit, exactly once and last", async () => {
     await fresh();
     const execution = await start({
       command: "printf out-data; printf err >&2; read go; printf !; exit 7",
@@ -99,7 +99,7 @@ describe.skipIf(!isRoot)("executions", () => {
     expect(hashOf(frames, "stdout")).toEqual({ hash: noiseHash("01", 20 * MIB), end: 20 * MIB });
   }, 30_000);
 
-  test("a client that leaves at any byte and comes back has every byte once", async () => {
+  test("47: a client that leaves at any byte and comes back has every byte once", async () => {
     await fresh();
     const bytes = 12 * MIB;
     const execution = await start({ command: noise("02", bytes), overflow: "block" });
@@ -122,7 +122,7 @@ describe.skipIf(!isRoot)("executions", () => {
     expect(hash.digest("hex")).toBe(noiseHash("02", bytes));
   }, 30_000);
 
-  test("input is taken once, whatever is sent again; a gap is refused with the place to go on", async () => {
+  test("48, 49, 50: input is taken once, whatever is sent again; a gap is refused with the place to go on", async () => {
     await fresh();
     const execution = await start({ command: "cat", stdin: true });
     expect((await execution.stdin(0, "hello")).body).toMatchObject({ bytes_written: 5, closed: false });
@@ -137,10 +137,9 @@ describe.skipIf(!isRoot)("executions", () => {
     expect((await execution.stdin(11, "!", true)).body).toMatchObject({ bytes_written: 12, closed: true });
     await execution.wait();
     expect(await execution.output()).toBe("hello world!");
-    expect(await execution.stdin(12, "x")).toMatchObject({ status: 412, body: { code: "EXECUTION_EXITED" } });
   });
 
-  test("input that is closed takes duplicates and nothing new", async () => {
+  test("51: input that is closed takes duplicates and nothing new", async () => {
     await fresh();
     const execution = await start({ command: "sleep 20", stdin: true });
     await execution.stdin(0, "abc", true);
@@ -158,14 +157,16 @@ describe.skipIf(!isRoot)("executions", () => {
     expect((await execution.output()).split(" ")[0]).toBe(new Bun.CryptoHasher("sha256").update(whole).digest("hex"));
   });
 
-  test("without input a command reads its end at once", async () => {
+  test("53: without input a command reads its end at once", async () => {
     await fresh();
+    const began = performance.now();
     const execution = await start({ command: "cat; echo end" });
     expect(await execution.wait()).toMatchObject({ status: "exited", exit_code: 0 });
+    expect(performance.now() - began).toBeLessThan(1_000);
     expect(await execution.output()).toBe("end\n");
   });
 
-  test("a signal reaches the whole group; what has exited gets none", async () => {
+  test("55, 56: a signal that there is reaches the whole group", async () => {
     await fresh();
     const command = "trap 'echo parent; exit 3' TERM; (trap 'echo child; exit' TERM; sleep 20 & wait) & wait; wait";
     const execution = await start({ command });
@@ -173,25 +174,38 @@ describe.skipIf(!isRoot)("executions", () => {
     for (const signal of [0, 65]) {
       expect((await execution.call("POST", "signal", { signal })).status).toBe(400);
     }
-    expect((await execution.call("POST", "resize", { cols: 80, rows: 24 })).body.code).toBe("TTY_REQUIRED");
     expect((await execution.call("POST", "signal", { signal: "TERM" })).status).toBe(200);
     expect(await execution.wait()).toMatchObject({ exit_code: 3 });
     await until("both have said so", async () => (await execution.view()).stdout_len === 13);
     expect((await execution.output()).split("\n").sort()).toEqual(["", "child", "parent"]);
-    expect(await execution.call("POST", "signal", { signal: 15 })).toMatchObject({
-      status: 412,
-      body: { code: "EXECUTION_EXITED" },
-    });
   });
 
-  test("a terminal: its size, its signals, its raw bytes, and no end of input", async () => {
+  test("54, 57: what has exited takes no signal, input or size, and what has no terminal never a size", async () => {
+    await fresh();
+    const plain = await start({ command: "sleep 20", stdin: true });
+    const size = { cols: 80, rows: 24 };
+    const noTerminal = { status: 400, body: { code: "TTY_REQUIRED" } };
+    expect(await plain.call("POST", "resize", size)).toMatchObject(noTerminal);
+    await plain.call("POST", "signal", { signal: "KILL" });
+    const terminal = await start({ command: "exit 0", tty: size });
+    for (const execution of [plain, terminal]) {
+      await execution.wait();
+      const exited = { status: 412, body: { code: "EXECUTION_EXITED" } };
+      expect(await execution.call("POST", "signal", { signal: 15 })).toMatchObject(exited);
+      expect(await execution.stdin(0, "x")).toMatchObject(exited);
+      const resized = execution === terminal ? exited : noTerminal;
+      expect(await execution.call("POST", "resize", size)).toMatchObject(resized);
+    }
+  });
+
+  test("52: a terminal: its size, its signals, its raw bytes, and no end of input", async () => {
     await fresh();
     const execution = await start({
       command: "stty -echo; tty > name; stty size; cat; stty size",
       tty: { cols: 100, rows: 30 },
     });
     await until("the size is told", async () => (await execution.view()).stdout_len > 0);
-    expect(await execution.stdin(0, "", true)).toMatchObject({ status: 400 });
+    expect(await execution.stdin(0, "", true)).toMatchObject({ status: 400, body: { code: "BAD_REQUEST" } });
     expect((await execution.call("POST", "resize", { cols: 81, rows: 25 })).status).toBe(200);
     expect((await execution.stdin(0, "line\n\u0004")).body).toMatchObject({ bytes_written: 6, closed: false });
     expect(await execution.wait()).toMatchObject({ exit_code: 0 });
@@ -203,36 +217,52 @@ describe.skipIf(!isRoot)("executions", () => {
     expect(await interrupted.wait()).toMatchObject({ signal: 2 });
   }, 30_000);
 
-  test("waiting: at once, for a while, and woken by the exit itself", async () => {
+  test("58: waiting: at once, for a while, and woken by the exit itself", async () => {
     await fresh();
     const execution = await start({ command: "sleep 30 & sleep 30" });
-    expect((await execution.wait(0)).status).toBe("running");
-    expect((await execution.wait(20)).status).toBe("running");
+    const waits = async (timeoutMs: number): Promise<number> => {
+      const began = performance.now();
+      expect((await execution.wait(timeoutMs)).status).toBe("running");
+      return performance.now() - began;
+    };
+    expect(await waits(0)).toBeLessThan(500);
+    expect(await waits(20)).toBeWithin(19, 500);
     const waiting = execution.wait(20_000);
+    await Bun.sleep(50);
+    const began = performance.now();
     await execution.call("POST", "signal", { signal: "KILL" });
     expect(await waiting).toMatchObject({ status: "exited", signal: 9, exit_code: null });
+    expect(performance.now() - began).toBeLessThan(500);
   });
 
-  test("the same id and command is one process, another command a conflict, a failed start no obstacle", async () => {
+  test("59, 60, 61: the same id and command is one process, another command a conflict, a failed start no obstacle", async () => {
     await fresh();
     const body = { id: "same", command: "echo x >> ran; sleep 5" };
     const replies = await Promise.all(Array.from({ length: 8 }, () => refused(body)));
     expect(replies.map(({ status }) => status).sort()).toEqual([200, 200, 200, 200, 200, 200, 200, 201]);
+    const started = (reply: (typeof replies)[number]) => (reply.body as unknown as { started_at: string }).started_at;
+    expect(new Set(replies.map(started)).size).toBe(1);
     expect(await refused({ ...body, command: "true" })).toMatchObject({
       status: 409,
       body: { code: "EXECUTION_EXISTS" },
     });
     await until("it has run", async () => (await sandbox.read("ran").catch(() => "")) !== "");
     expect(await sandbox.read("ran")).toBe("x\n");
+    const race = ["echo one >> raced", "echo two >> raced"].map((command) => refused({ id: "race", command }));
+    expect((await Promise.all(race)).map(({ status }) => status).sort()).toEqual([201, 409]);
+    await agent.json("POST", `${sandbox.path}/executions/race/wait`, { timeout_ms: 5000 });
+    expect((await sandbox.read("raced")).split("\n")).toHaveLength(2);
     expect(await refused({ id: "again", argv: ["/no/such/program"] })).toMatchObject({
       status: 400,
       body: { code: "PROGRAM_NOT_FOUND" },
     });
-    expect(await (await start({ id: "again", argv: ["/bin/true"] })).wait()).toMatchObject({ exit_code: 0 });
+    const again = { id: "again", argv: ["/bin/true"] };
+    expect(await (await start(again)).wait()).toMatchObject({ exit_code: 0 });
+    expect(await refused(again)).toMatchObject({ status: 200, body: { status: "exited", exit_code: 0 } });
     expect((await agent.json("GET", `${sandbox.path}/executions/none`)).status).toBe(404);
   });
 
-  test("many run at once; they are listed by start, then id; runs of /process are not", async () => {
+  test("62, 66: many run at once; they are listed by start, then id; runs of /process are not", async () => {
     await fresh();
     await sandbox.run("true");
     const ids = Array.from({ length: 64 }, (_, n) => `e${n}`);
@@ -254,9 +284,10 @@ describe.skipIf(!isRoot)("executions", () => {
     const keys = listed.body.items.map(({ started_at, id }) => `${started_at} ${id}`);
     expect(keys).toEqual(keys.toSorted());
     expect(keys).toHaveLength(64);
+    expect((await agent.json("GET", "/v1/sandboxes/none/executions")).status).toBe(404);
   }, 120_000);
 
-  test("a timeout kills the group and says so; without one a command may run on", async () => {
+  test("63: a timeout kills the group and says so", async () => {
     await fresh();
     const execution = await start({
       command: "echo before; (sleep 30; echo late > late) & sleep 30",
@@ -266,10 +297,11 @@ describe.skipIf(!isRoot)("executions", () => {
     const frames = await execution.frames();
     expect(textOf(frames, "stdout")).toBe("before\n");
     expect(frames.at(-1)).toMatchObject({ type: "exited", timed_out: true });
-    expect((await sandbox.run("ps -e 2>/dev/null | grep -c sleep; true")).stdout.trim()).toBe("0");
+    expect((await sandbox.run("cat /proc/[0-9]*/comm | grep -c '^sleep$'; true")).stdout.trim()).toBe("0");
+    expect(await sandbox.run("echo before; sleep 30", 1)).toMatchObject({ exit_code: 124, stdout: "before\n" });
   }, 30_000);
 
-  test("what it leaves in the background goes on, and its later output is found by offset", async () => {
+  test("A20: what it leaves in the background goes on, and its later output is found by offset", async () => {
     await fresh();
     const execution = await start({ command: "(sleep 1; echo late) & echo now" });
     const began = performance.now();
@@ -303,7 +335,7 @@ describe.skipIf(!isRoot)("executions", () => {
     expect(kept.body.status).toBe("running");
   });
 
-  test("a stop ends what runs and keeps what was written, also over restarts; a removal leaves nothing", async () => {
+  test("64: a stop ends what runs and keeps what was written, also over restarts; a removal leaves nothing", async () => {
     await fresh();
     const done = await start({ command: "echo done; exit 4" });
     await done.wait();
@@ -328,7 +360,7 @@ describe.skipIf(!isRoot)("executions", () => {
   }, 60_000);
 
   test.each(["stop", "kill9"] as const)(
-    "an agent that ends by %s in the middle of output loses and repeats nothing",
+    "A11: an agent that ends by %s in the middle of output loses and repeats nothing",
     async (way) => {
       await fresh();
       const bytes = 48 * MIB;

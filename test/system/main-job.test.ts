@@ -105,6 +105,17 @@ describe("process sandbox over HTTP", () => {
     await sandbox.delete();
   });
 
+  test("33: removing an id that nobody has is a 404, also when it was there before", async () => {
+    const gone = await TestSandbox.create(agent);
+    await gone.delete();
+    for (const id of [gone.id, crypto.randomUUID()]) {
+      for (const kind of ["vms", "sandboxes"]) {
+        const { status, body } = await agent.json("DELETE", `/v1/${kind}/${id}`);
+        expect([status, body.code, body.error]).toEqual([404, "SANDBOX_NOT_FOUND", "VM not found"]);
+      }
+    }
+  });
+
   test("exit codes, signals, timeouts and separate channels", async () => {
     const sandbox = await TestSandbox.create(agent);
     expect(await sandbox.run("echo out; echo err >&2; exit 7")).toMatchObject({

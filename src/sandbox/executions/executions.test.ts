@@ -155,7 +155,7 @@ describe("start", () => {
     await at.start({ command: "a" });
   });
 
-  test("1,000 are kept, and the one that ended first goes first, in the guest too", async () => {
+  test("65: 1,000 are kept, and the one that ended first goes first, in the guest too", async () => {
     await using at = await ExecutionWorld.create();
     for (let n = 0; n < 1002; n++) {
       at.world.nowUnixMs += 1;
@@ -170,7 +170,7 @@ describe("start", () => {
     await until(() => at.guest.all.size === 1000, "the guest forgets");
   }, 60_000);
 
-  test("listed by start, then id", async () => {
+  test("66: listed by start, then id", async () => {
     await using at = await ExecutionWorld.create();
     for (const id of ["b", "a"]) await at.start({ id, command: "x" });
     at.world.nowUnixMs += 1;
