@@ -4,7 +4,7 @@ import { join } from "node:path";
 import packageJson from "../package.json" with { type: "json" };
 import { FileLock } from "../ffi/host/files.ts";
 import { builtInPlugins } from "../plugins/index.ts";
-import { openTelemetry } from "./agent-telemetry.ts";
+import { type AgentTelemetry, openTelemetry } from "./agent-telemetry.ts";
 import { limits } from "./config/limits.ts";
 import { parseListen } from "./config/listen.ts";
 import type { Config } from "./config/schema.ts";
@@ -19,7 +19,7 @@ import { prepareNativeFiles } from "./native-files.ts";
 import { discoverExternal } from "./registry/external.ts";
 import { type Registry, startRegistry, strayOptions } from "./registry/registry.ts";
 import { systemClock } from "./sandbox/clock.ts";
-import { createCore } from "./sandbox/core.ts";
+import { createCore, type SandboxCore } from "./sandbox/core.ts";
 import { CRASH_POINTS, type CrashHook } from "./sandbox/crash-points.ts";
 import type { CoreSettings } from "./sandbox/dependencies.ts";
 import { makePassableDir } from "./sandbox/places.ts";
@@ -96,6 +96,11 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
       readiness: async () => readiness(registry),
     },
   });
+  const ssh = config.ssh.listen === null ? null : await listenForSsh(config, core, telemetry);
+  if (ssh !== null) {
+    starting.defer(() => ssh.stop());
+    log.info({ address: ssh.address, host_key: ssh.fingerprint }, "listening for SSH");
+  }
   const server = await app.listen();
   core.startKeepers();
   log.info({ url: server.url, version: packageJson.version }, "listening");
@@ -107,11 +112,19 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     async stop() {
       // First, because a dry-run may last longer than the budget and cannot outlive the agent.
       core.close();
-      await server.stop(limits.shutdownBudgetMs / 2);
+      await Promise.all([server.stop(limits.shutdownBudgetMs / 2), ssh?.stop()]);
       await running.disposeAsync();
       log.info({}, "stopped");
     },
   };
+}
+
+/** Loaded only where it is wanted. */
+async function listenForSsh(config: Config, core: SandboxCore, telemetry: AgentTelemetry) {
+  const { startSshServer } = await import("./ssh/server.ts");
+  const { operations, executions, files } = core;
+  const { state_dir: stateDir, ssh } = config;
+  return startSshServer({ config: ssh, stateDir, operations, executions, files, telemetry: telemetry.http });
 }
 
 /** Sandboxes pass through these; what is private below them is private by itself. */
@@ -137,10 +150,12 @@ async function takeLocks(config: Config, stack: AsyncDisposableStack): Promise<v
 
 /** Options of a plugin: the sections that the configuration has for built-ins, else `[plugins.<kind>.<id>]`. */
 export function pluginOptions(config: Config): (kind: PluginKind, id: string) => unknown {
-  const address = parseListen(config.listen);
-  const port = address?.kind === "tcp" ? address.port : 0;
+  const ports = [config.listen, config.ssh.listen ?? ""].flatMap((listen) => {
+    const address = parseListen(listen);
+    return address?.kind === "tcp" && address.port > 0 ? [address.port] : [];
+  });
   const sections: Readonly<Record<string, unknown>> = {
-    "backend/procbox": { ...config.sandbox.procbox, reserved_ports: port > 0 ? [port] : [] },
+    "backend/procbox": { ...config.sandbox.procbox, reserved_ports: ports },
     "storage/btrfs": config.storage.pool_size_mib === null ? {} : { pool_size_mib: config.storage.pool_size_mib },
   };
   return (kind, id) => sections[`${kind}/${id}`] ?? config.plugins[kind][id];

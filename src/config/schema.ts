@@ -59,23 +59,26 @@ const tls = table("TLS for a TCP listener. With client_ca, clients must show a c
   client_ca: optionalPath("PEM certificates that sign the clients' certificates."),
 });
 
-const ssh = table("The SSH server: shells, commands, files and ports of sandboxes, for the clients that everybody has.", {
-  listen: optionalListen("Address of the SSH server, such as 0.0.0.0:7722; there is none when unset."),
-  host_key: optionalPath("Private key of the server, for its owner only; made in <state_dir>/ssh when unset."),
-  keys: tables("Who may log in, with a sandbox's id as user name; one [[ssh.keys]] table each.", {
-    key: z
-      .string()
-      .max(8192)
-      .superRefine((line, context) => {
-        const key = parsePublicKey(line);
-        if (typeof key === "string") context.addIssue({ code: "custom", message: key });
-      })
-      .meta({ description: "The public key, as the line of a .pub file.", expected: "a line of a .pub file" }),
-    role: z.enum(["admin", "read-only"]).meta({ description: "What the key may do; read-only opens no session." }),
-    name: optionalText("Name of the key in logs; a hash of the key when unset."),
-    tenant: optionalText("Binds the key to the sandboxes of one tenant."),
-  }),
-});
+const ssh = table(
+  "The SSH server: shells, commands, files and ports of sandboxes, for the clients that everybody has.",
+  {
+    listen: optionalListen("Address of the SSH server, such as 0.0.0.0:7722; there is none when unset."),
+    host_key: optionalPath("Private key of the server, for its owner only; made in <state_dir>/ssh when unset."),
+    keys: tables("Who may log in, with a sandbox's id as user name; one [[ssh.keys]] table each.", {
+      key: z
+        .string()
+        .max(8192)
+        .superRefine((line, context) => {
+          const key = parsePublicKey(line);
+          if (typeof key === "string") context.addIssue({ code: "custom", message: key });
+        })
+        .meta({ description: "The public key, as the line of a .pub file.", expected: "a line of a .pub file" }),
+      role: z.enum(["admin", "read-only"]).meta({ description: "What the key may do; read-only opens no session." }),
+      name: optionalText("Name of the key in logs; a hash of the key when unset."),
+      tenant: optionalText("Binds the key to the sandboxes of one tenant."),
+    }),
+  },
+);
 
 const procbox = table("Process sandboxes: commands confined by the kernel, without a virtual machine.", {
   enabled: flag(false, "Serve process sandboxes."),
