@@ -19,6 +19,7 @@ pub enum ToInit {
     /// Start a worker, which serves the socket that comes along.
     StartWorker {
         worker: u64,
+        kind: WorkerKind,
     },
     KillWorker {
         worker: u64,
@@ -36,6 +37,13 @@ pub enum ToInit {
     Shutdown {
         grace_ms: u64,
     },
+}
+
+/// What a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkerKind {
+    Files,
+    Ports,
 }
 
 /// From init to the supervisor.

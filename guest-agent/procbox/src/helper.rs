@@ -5,18 +5,21 @@
 
 use crate::confine::{during, landlock, rights};
 use crate::limits::*;
+use crate::sys::mount::{self, NO_EXEC, NO_SUID};
 use crate::sys::process::{self, Image};
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::stat::{Mode, umask};
+use nix::sys::stat::{Mode, SFlag, mknod, umask};
+use nix::unistd::{Gid, Uid, chown};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::OpenOptions;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
 
 /// What the program is and what it may do. An unknown field is an error.
 #[derive(Clone, Debug, Deserialize)]
@@ -37,6 +40,10 @@ pub struct HelperConfig {
     cgroups: Vec<PathBuf>,
     /// A network namespace of its own, with nothing in it.
     own_network: bool,
+    /// Device files that it may use; as root they are made for its user, in a `/dev` that holds nothing else.
+    devices: Vec<PathBuf>,
+    /// Opened for reading with the launcher's rights; the program has them as descriptors 3, 4 and so on.
+    descriptors: Vec<PathBuf>,
     /// May be read and executed.
     read_paths: Vec<PathBuf>,
     /// May be read and written.
@@ -44,16 +51,20 @@ pub struct HelperConfig {
     open_files: u64,
 }
 
+const FIRST_DESCRIPTOR: RawFd = 3;
+const DESCRIPTORS_PASSED_MAX: usize = 32;
+const REPORT_DESCRIPTOR_MIN: RawFd = FIRST_DESCRIPTOR + DESCRIPTORS_PASSED_MAX as RawFd;
+
 /// `helper`: see the module. Gives the exit status when the program was not reached.
 pub fn run() -> i32 {
     let outcome = adopt_output().and_then(|output| become_program().map_err(|message| tell(&output, &message)));
     i32::from(outcome.is_err())
 }
 
-/// Standard output, out of the way of the program and closed by its start.
+/// Standard output, out of the way of what the program gets, and closed by its start.
 fn adopt_output() -> Result<OwnedFd, ()> {
-    let copy = std::io::stdout().as_fd().try_clone_to_owned();
-    copy.map_err(|_| ())
+    let copy = fcntl(std::io::stdout(), FcntlArg::F_DUPFD_CLOEXEC(REPORT_DESCRIPTOR_MIN)).map_err(|_| ())?;
+    process::adopt_descriptor(copy).map_err(|_| ())
 }
 
 fn tell(output: &OwnedFd, message: &str) {
@@ -75,10 +86,12 @@ fn become_program() -> Result<std::convert::Infallible, String> {
     std::env::set_current_dir(&config.directory).map_err(during("entering the directory"))?;
     redirect(&config)?;
     process::close_on_exec_from(3).map_err(during("closing descriptors"))?;
+    pass_descriptors(&config.descriptors)?;
     limit(&config)?;
     enter_namespaces(&config)?;
     rights::give_up(config.uid, &config.groups)?;
-    landlock::restrict_to(&config.read_paths, &config.write_paths)?;
+    let writable = config.write_paths.iter().chain(&config.devices).cloned().collect::<Vec<_>>();
+    landlock::restrict_to(&config.read_paths, &writable)?;
     process::reset_signals().map_err(during("resetting signals"))?;
     let image = Image::new(arguments(&config)?, environment(&config)?);
     let program = c_string(&config.program.to_string_lossy())?;
@@ -94,7 +107,11 @@ fn read_config() -> Result<HelperConfig, String> {
     if bytes.len() as u64 > CONFIG_BYTES_MAX {
         return Err(format!("the configuration is longer than {CONFIG_BYTES_MAX} bytes"));
     }
-    serde_json::from_slice(&bytes).map_err(during("the configuration"))
+    let config: HelperConfig = serde_json::from_slice(&bytes).map_err(during("the configuration"))?;
+    if config.descriptors.len() > DESCRIPTORS_PASSED_MAX {
+        return Err(format!("descriptors: more than {DESCRIPTORS_PASSED_MAX}"));
+    }
+    Ok(config)
 }
 
 fn redirect(config: &HelperConfig) -> Result<(), String> {
@@ -108,6 +125,16 @@ fn redirect(config: &HelperConfig) -> Result<(), String> {
     Ok(())
 }
 
+/// Opens what the program gets as descriptors. The report's own descriptor has a higher number.
+fn pass_descriptors(paths: &[PathBuf]) -> Result<(), String> {
+    for (target, path) in (FIRST_DESCRIPTOR..).zip(paths) {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let file = open(path, flags, Mode::empty()).map_err(during(format!("opening {}", path.display())))?;
+        process::duplicate_to(file.as_fd(), target).map_err(during("passing a descriptor"))?;
+    }
+    Ok(())
+}
+
 fn limit(config: &HelperConfig) -> Result<(), String> {
     let open_files = config.open_files;
     setrlimit(Resource::RLIMIT_NOFILE, open_files, open_files).map_err(during("limiting open files"))?;
@@ -115,12 +142,42 @@ fn limit(config: &HelperConfig) -> Result<(), String> {
 }
 
 fn enter_namespaces(config: &HelperConfig) -> Result<(), String> {
-    if config.uid.is_none() {
-        return Ok(());
-    }
-    let mut flags = CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    let Some(uid) = config.uid else { return Ok(()) };
+    let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     flags.set(CloneFlags::CLONE_NEWNET, config.own_network);
-    unshare(flags).map_err(during("making namespaces"))
+    unshare(flags).map_err(during("making namespaces"))?;
+    own_devices(&config.devices, uid).map_err(during("making the devices"))
+}
+
+/// Covers `/dev` with one that has these devices of the host, for `uid` alone. Their numbers are read before.
+fn own_devices(devices: &[PathBuf], uid: u32) -> Result<(), String> {
+    let numbers = devices.iter().map(|path| Ok((path, device_number(path)?))).collect::<Result<Vec<_>, String>>()?;
+    mount::make_all_private().map_err(during("leaving the host's mounts"))?;
+    let cover = mount::new_filesystem(c"tmpfs", &[(c"mode", c"755"), (c"size", c"64k")], NO_SUID | NO_EXEC);
+    let host = open("/dev", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(during("opening /dev"))?;
+    let attached = cover.and_then(|cover| mount::attach_on(cover.as_fd(), host.as_fd()));
+    attached.map_err(during("covering /dev"))?;
+    for (path, number) in numbers {
+        let failed = |what: &str| during(format!("{what} {}", path.display()));
+        let parent = path.parent().unwrap_or(path);
+        std::fs::create_dir_all(parent).map_err(failed("making the directory of"))?;
+        let permissions = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(parent, permissions).map_err(failed("opening the directory of"))?;
+        mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o600), number).map_err(failed("making"))?;
+        chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))).map_err(failed("giving away"))?;
+    }
+    Ok(())
+}
+
+fn device_number(path: &Path) -> Result<libc::dev_t, String> {
+    let failed = during(format!("looking at {}", path.display()));
+    let found = std::fs::metadata(path).map_err(&failed)?;
+    let is_plain = path.starts_with("/dev") && path.components().all(|part| !matches!(part, Component::ParentDir));
+    if is_plain && found.file_type().is_char_device() {
+        Ok(found.rdev())
+    } else {
+        Err(failed(io::Error::other("not a character device below /dev")))
+    }
 }
 
 fn arguments(config: &HelperConfig) -> Result<Vec<CString>, String> {

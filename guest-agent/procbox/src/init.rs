@@ -4,10 +4,11 @@
 use crate::cgroup::Memberships;
 use crate::config::LaunchConfig;
 use crate::confine::{self, Launcher};
-use crate::control::{self, FromInit, FromSpawner, ToInit};
+use crate::control::{self, FromInit, FromSpawner, ToInit, WorkerKind};
 use crate::limits::*;
 use crate::minder;
 use crate::plan::Plan;
+use crate::port_worker;
 use crate::spawner;
 use crate::sys::packet::{self, Packet};
 use crate::sys::process::{self, Forked, Reaped};
@@ -28,18 +29,17 @@ pub struct Setting {
     pub plan: Plan,
     pub groups: Memberships,
     pub launcher: Launcher,
-    /// A mounted devpts that is not attached yet; without one init makes its own.
-    pub terminals: Option<OwnedFd>,
 }
 
-/// Becomes the sandbox's init, in a process that was just forked into its namespaces. Tells the supervisor
-/// through `control` whether confinement succeeded, serves it, and never returns.
-pub fn run(setting: Setting, control: OwnedFd) -> ! {
-    process::exit_with(|| live(setting, control))
+/// Becomes the sandbox's init, in a process that was just forked into its namespaces, with a devpts that is not attached
+/// yet; without one it makes its own. Tells the supervisor through `control` whether confinement succeeded, serves it,
+/// and never returns.
+pub fn run(setting: Setting, terminals: Option<OwnedFd>, control: OwnedFd) -> ! {
+    process::exit_with(|| live(setting, terminals, control))
 }
 
-fn live(mut setting: Setting, control: OwnedFd) -> i32 {
-    let signals = match prepare(&mut setting, &control) {
+fn live(setting: Setting, terminals: Option<OwnedFd>, control: OwnedFd) -> i32 {
+    let signals = match prepare(&setting, terminals, &control) {
         Ok(signals) => signals,
         Err(message) => {
             let told = control::send(control.as_fd(), &FromInit::Failed { message });
@@ -61,9 +61,8 @@ fn live(mut setting: Setting, control: OwnedFd) -> i32 {
 }
 
 /// Cuts every tie to the launcher's surroundings and enters confinement.
-fn prepare(setting: &mut Setting, control: &OwnedFd) -> Result<SignalFd, String> {
+fn prepare(setting: &Setting, terminals: Option<OwnedFd>, control: &OwnedFd) -> Result<SignalFd, String> {
     crate::launch::detach_standard_streams()?;
-    let terminals = setting.terminals.take();
     let keep: Vec<_> = [0, 1, 2, control.as_raw_fd()]
         .into_iter()
         .chain(setting.groups.descriptors())
@@ -161,7 +160,7 @@ impl Init {
         let Ok(message) = control::decode(&packet.body) else { return Ok(()) };
         match message {
             ToInit::Spawn { execution, command } => return self.spawn(execution, &command, &packet.descriptors),
-            ToInit::StartWorker { worker } => self.start_worker(worker, packet.descriptors),
+            ToInit::StartWorker { worker, kind } => self.start_worker(worker, kind, packet.descriptors),
             ToInit::KillWorker { worker } => {
                 let pid = self.workers.iter().find(|(_, id)| **id == worker).map(|(pid, _)| *pid);
                 let _ = pid.map(|pid| process::signal(pid.as_raw(), libc::SIGKILL));
@@ -270,13 +269,16 @@ impl Init {
         }
     }
 
-    fn start_worker(&mut self, worker: u64, mut descriptors: Vec<OwnedFd>) {
+    fn start_worker(&mut self, worker: u64, kind: WorkerKind, mut descriptors: Vec<OwnedFd>) {
         // The supervisor sees a worker that was not started by the end of its socket.
         let Some(socket) = descriptors.pop() else { return };
         match process::fork() {
-            Ok(Forked::Child) => {
-                worker::run(socket, &confine::workspace_inside(&self.setting.config, &self.setting.plan))
-            }
+            Ok(Forked::Child) => match kind {
+                WorkerKind::Files => {
+                    worker::run(socket, &confine::workspace_inside(&self.setting.config, &self.setting.plan))
+                }
+                WorkerKind::Ports => port_worker::run(socket, self.setting.plan.network()),
+            },
             Ok(Forked::Parent(pid)) => drop(self.workers.insert(pid, worker)),
             Err(_) => (),
         }

@@ -3,7 +3,7 @@
 
 use crate::cgroup::{self, Memberships};
 use crate::config::LaunchConfig;
-use crate::confine::{Launcher, during, namespace_flags, rights, root, seccomp, workspace_inside};
+use crate::confine::{Launcher, during, namespace_flags, rights, seccomp, terminals, workspace_inside};
 use crate::control::{self, FromInit};
 use crate::init::{self, Setting};
 use crate::limits::*;
@@ -53,15 +53,15 @@ fn launch() -> Result<Inheritance, Failure> {
     let (groups, listener) = prepare(&config).map_err(Failure::launch)?;
     let launcher = Launcher { uid: geteuid().as_raw(), gid: getegid().as_raw() };
     let (own, theirs) = packet::pair().map_err(|error| Failure::launch(during("making the control pair")(error)))?;
-    let terminals = new_terminals(&config, &plan).map_err(Failure::launch)?;
-    let setting = Setting { config, plan, groups, launcher, terminals };
+    let terminals = new_terminals(&config, &plan);
+    let setting = Setting { config, plan, groups, launcher };
     let init = match process::fork_into_namespaces(namespace_flags(&setting.plan)) {
-        Ok(Forked::Child) => init::run(setting, theirs),
+        Ok(Forked::Child) => init::run(setting, terminals.ok(), theirs),
         Ok(Forked::Parent(pid)) => pid,
         Err(error) => return Err(Failure::launch(during("making the namespaces")(error))),
     };
     drop(theirs);
-    let Setting { config, plan, terminals, .. } = setting;
+    let Setting { config, plan, .. } = setting;
     settle(config, plan, init, terminals, own, listener, token).inspect_err(|_| {
         // Its control pair is closed by now, which ends it.
         let _ = nix::sys::wait::waitpid(init, None);
@@ -100,12 +100,14 @@ fn prepare(config: &LaunchConfig) -> Result<(Memberships, UnixListener), String>
     Ok((groups, listen(config)?))
 }
 
-/// The sandbox's terminals, which init mounts where they belong. In a user namespace only init can make them, and
-/// the supervisor then has none: nothing goes up from there.
-fn new_terminals(config: &LaunchConfig, plan: &Plan) -> Result<Option<OwnedFd>, String> {
-    let is_possible = plan.namespaces && !plan.user_namespace;
-    let made = is_possible.then(|| root::new_terminals(config.sandbox_uid));
-    made.transpose().map_err(during("making terminals"))
+/// The sandbox's terminals, which init mounts where they belong, or why it has none.
+fn new_terminals(config: &LaunchConfig, plan: &Plan) -> Result<OwnedFd, String> {
+    if !plan.namespaces {
+        let remedy = "allow user namespaces or run the agent as root, and ask for isolation";
+        return Err(format!("they need a mount namespace: {remedy}"));
+    }
+    let made = if plan.user_namespace { terminals::make_unprivileged() } else { terminals::make(config.sandbox_uid) };
+    made.map_err(during("this host refuses to make a devpts"))
 }
 
 fn listen(config: &LaunchConfig) -> Result<UnixListener, String> {
@@ -130,7 +132,7 @@ fn settle(
     config: LaunchConfig,
     plan: Plan,
     init: Pid,
-    terminals: Option<OwnedFd>,
+    terminals: Result<OwnedFd, String>,
     control: OwnedFd,
     listener: UnixListener,
     token: OwnedFd,

@@ -12,6 +12,7 @@ mod launch;
 mod limits;
 mod minder;
 mod plan;
+mod port_worker;
 mod probe;
 mod report;
 mod spawner;

@@ -51,6 +51,17 @@ pub const WATCHES_MAX: usize = 32;
 /// Idle workers kept for the next file operation.
 pub const FILE_WORKERS_IDLE_MAX: usize = 2;
 
+/// Milliseconds the port worker may take to list the sockets.
+pub const PORT_LIST_MS_MAX: u64 = 10_000;
+/// Tables of sockets that the port worker reads at the same time.
+pub const PORT_LOOKS_MAX: usize = 4;
+/// Listening sockets that go into one packet.
+pub const PORTS_IN_PACKET_MAX: usize = 256;
+/// Bytes of a connection that go into one packet.
+pub const PORT_PIECE_SIZE: usize = 32 << 10;
+/// Milliseconds after which the port worker notices that nobody waits for what it is busy with.
+pub const ABANDONED_LOOK_MS: u64 = 1_000;
+
 /// Terminals of a sandbox.
 pub const TERMINALS_MAX: u32 = 64;
 /// Bytes and inodes of the sandbox's root, which holds mount points and links only.

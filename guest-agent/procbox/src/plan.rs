@@ -4,6 +4,7 @@
 use crate::config::{Isolation, LaunchConfig};
 use crate::probe::Facts;
 use crate::report::Enforcement;
+use ports::Network;
 use serde::Serialize;
 use std::path::Path;
 
@@ -105,6 +106,11 @@ impl Plan {
             seccomp_sockets: shared_network,
             not_enforced: self.gaps.clone(),
         }
+    }
+
+    /// Whose sockets there are beside the sandbox's.
+    pub fn network(&self) -> Network {
+        if self.own_network { Network::Own } else { Network::Shared }
     }
 
     fn judge_essentials(&mut self, config: &LaunchConfig, facts: &Facts) {

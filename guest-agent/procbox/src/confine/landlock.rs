@@ -35,7 +35,8 @@ pub fn restrict(config: &LaunchConfig, plan: &Plan) -> Result<(), String> {
     }
     let attr = RulesetAttr {
         handled_access_fs: known_rights(abi),
-        handled_access_net: if abi >= 4 { TCP_BIND | TCP_CONNECT } else { 0 },
+        // In a network of its own the sandbox reaches nothing but itself.
+        handled_access_net: if abi >= 4 && !plan.own_network { TCP_BIND | TCP_CONNECT } else { 0 },
         scoped: if abi >= 6 { SCOPE_ABSTRACT_UNIX | SCOPE_SIGNAL } else { 0 },
     };
     let ruleset = create_ruleset(&attr).map_err(during("making the Landlock ruleset"))?;
@@ -43,7 +44,7 @@ pub fn restrict(config: &LaunchConfig, plan: &Plan) -> Result<(), String> {
         allow(ruleset.as_fd(), path, rights & attr.handled_access_fs)
             .map_err(during(format!("granting {}", path.display())))?;
     }
-    if abi >= 4 {
+    if attr.handled_access_net != 0 {
         for port in &config.net_ports {
             allow_port(ruleset.as_fd(), *port, TCP_CONNECT).map_err(during(format!("granting port {port}")))?;
         }

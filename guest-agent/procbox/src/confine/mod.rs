@@ -5,6 +5,7 @@ pub mod landlock;
 pub mod rights;
 pub mod root;
 pub mod seccomp;
+pub mod terminals;
 
 use crate::cgroup::Memberships;
 use crate::config::LaunchConfig;

@@ -1,7 +1,7 @@
 //! The sandbox's root: a small read-only memory file system with the granted paths bound in, a `/proc`, a
 //! `/dev/pts` of its own, and nothing else.
 
-use super::during;
+use super::{during, terminals};
 use crate::config::LaunchConfig;
 use crate::limits::*;
 use crate::plan::Plan;
@@ -193,26 +193,14 @@ fn mask(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     mount::attach(cover.as_fd(), root, &c_string(path))
 }
 
-/// A devpts of a sandbox's own, not attached anywhere. Terminals belong to `owner`, whoever makes them; without one,
-/// to whoever does.
-pub fn new_terminals(owner: Option<u32>) -> io::Result<OwnedFd> {
-    let max = CString::new(TERMINALS_MAX.to_string()).expect("digits");
-    let owner = owner.map(|uid| CString::new(uid.to_string()).expect("digits"));
-    let mut options = vec![(c"ptmxmode", c"0666"), (c"mode", c"0600"), (c"max", max.as_c_str())];
-    if let Some(uid) = &owner {
-        options.extend([(c"uid", uid.as_c_str()), (c"gid", uid.as_c_str())]);
-    }
-    mount::new_filesystem(c"devpts", &options, NO_SUID | NO_EXEC)
-}
-
 /// Terminals, and the names below `/dev` that programs expect.
-fn attach_terminals(root: BorrowedFd<'_>, terminals: Option<OwnedFd>) -> io::Result<()> {
-    let terminals = match terminals {
-        Some(terminals) => terminals,
-        None => new_terminals(None)?,
+fn attach_terminals(root: BorrowedFd<'_>, made: Option<OwnedFd>) -> io::Result<()> {
+    let made = match made {
+        Some(made) => made,
+        None => terminals::make(None)?,
     };
     make_directory(root, Path::new("dev/pts"))?;
-    mount::attach(terminals.as_fd(), root, c"dev/pts")?;
+    mount::attach(made.as_fd(), root, c"dev/pts")?;
     let names = [
         ("ptmx", "pts/ptmx"),
         ("fd", "/proc/self/fd"),

@@ -5,7 +5,7 @@ use super::{gone, internal};
 use crate::control::{self, FromInit, ToInit};
 use crate::sys::packet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -46,7 +46,7 @@ impl Channel {
 
     /// Hears init until it ends or says something unreadable.
     pub async fn hear(&self, mut heard: impl FnMut(FromInit)) {
-        while let Ok(Some(body)) = receive_body(&self.socket).await {
+        while let Ok(Some(body)) = packet::receive_body_watched(&self.socket).await {
             let Ok(message) = control::decode(&body) else { return };
             heard(message);
         }
@@ -55,29 +55,8 @@ impl Channel {
 
 async fn send_all(socket: Rc<AsyncFd<OwnedFd>>, mut outgoing: mpsc::Receiver<Outgoing>) {
     while let Some(Outgoing { body, descriptors }) = outgoing.recv().await {
-        if send(&socket, &body, &descriptors).await.is_err() {
+        if packet::send_watched(&socket, &body, &descriptors).await.is_err() {
             return;
-        }
-    }
-}
-
-/// Sends a packet as soon as there is room.
-pub async fn send(socket: &AsyncFd<OwnedFd>, body: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
-    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    loop {
-        let mut ready = socket.writable().await?;
-        if let Ok(sent) = ready.try_io(|socket| packet::send(socket.get_ref().as_fd(), body, &borrowed)) {
-            return sent;
-        }
-    }
-}
-
-/// Receives a packet from the sandbox; `None` at the end.
-pub async fn receive_body(socket: &AsyncFd<OwnedFd>) -> io::Result<Option<Vec<u8>>> {
-    loop {
-        let mut ready = socket.readable().await?;
-        if let Ok(received) = ready.try_io(|socket| packet::receive_body(socket.get_ref().as_fd())) {
-            return received;
         }
     }
 }

@@ -4,6 +4,7 @@
 mod channel;
 mod commands;
 mod pipes;
+mod ports;
 mod terminals;
 mod workers;
 
@@ -16,6 +17,7 @@ use crate::sys::process::{self, Reaped};
 use channel::Channel;
 use commands::Commands;
 use nix::unistd::Pid;
+use ports::Ports;
 use service::{
     Authority, Description, Download, Execution, FileDownload, FileUpload, Guest, ManifestDownload, Server,
     TerminalExecution, Upload,
@@ -55,7 +57,7 @@ pub struct Inheritance {
 pub fn inherit(
     config: &LaunchConfig,
     init: Pid,
-    terminals: Option<OwnedFd>,
+    terminals: Result<OwnedFd, String>,
     control: OwnedFd,
     listener: net::UnixListener,
     token: Vec<u8>,
@@ -96,9 +98,11 @@ async fn supervise(inheritance: Inheritance) -> io::Result<()> {
         inheritance;
     let mut terminated = signal(SignalKind::terminate())?;
     let channel = Channel::new(control)?;
+    let workers = Workers::new(channel.clone());
     let sandbox = Rc::new(Sandbox {
         commands: Commands::new(channel.clone(), leaves, oom_counter, terminals),
-        workers: Workers::new(channel.clone()),
+        ports: Ports::new(workers.clone()),
+        workers,
         channel,
         boot,
         stopping: Cell::new(false),
@@ -165,6 +169,7 @@ struct Sandbox {
     channel: Channel,
     commands: Commands,
     workers: Workers,
+    ports: Ports,
     boot: String,
     stopping: Cell<bool>,
 }
@@ -225,6 +230,10 @@ impl Guest for SharedSandbox {
 
     async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault> {
         self.0.workers.manifest(request).await
+    }
+
+    fn ports(&self) -> Option<&dyn service::Ports> {
+        Some(&self.0.ports)
     }
 
     fn shutdown(&self, request: ShutdownRequest) {

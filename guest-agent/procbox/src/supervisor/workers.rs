@@ -3,12 +3,13 @@
 
 use super::channel::{self, Channel};
 use super::{internal, pipes};
-use crate::control::{self, ToInit};
+use crate::control::{self, ToInit, WorkerKind};
 use crate::limits::*;
+use crate::sys::packet;
 use crate::worker::{Job, Reply};
 use service::{Download, FileDownload, FileUpload, ManifestDownload, Upload};
 use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::io::unix::AsyncFd;
@@ -119,7 +120,7 @@ impl Workers {
         let mut lister = self.0.lister.clone().lock_owned().await;
         let worker = match lister.take() {
             Some(worker) if worker.is_alive() => worker,
-            _ => self.start()?,
+            _ => self.start(WorkerKind::Files)?,
         };
         let (bytes, theirs) = pipes::from_sandbox().map_err(internal)?;
         worker.ask(&Job::Manifest(request), theirs).await?;
@@ -140,16 +141,17 @@ impl Workers {
             match idle {
                 Some(worker) if worker.is_alive() => return Ok(worker),
                 Some(_) => (),
-                None => return self.start(),
+                None => return self.start(WorkerKind::Files),
             }
         }
     }
 
-    fn start(&self) -> Result<Worker, Fault> {
+    /// Starts a worker, which init forks when it hears of it. Errors: `GONE`, `LIMIT`.
+    pub fn start(&self, kind: WorkerKind) -> Result<Worker, Fault> {
         let (own, theirs) = channel::pair()?;
         let id = self.0.next.replace(self.0.next.get() + 1);
         let worker = Worker { id, socket: own, channel: self.0.channel.clone() };
-        self.0.channel.send(&ToInit::StartWorker { worker: id }, vec![theirs])?;
+        self.0.channel.send(&ToInit::StartWorker { worker: id, kind }, vec![theirs])?;
         Ok(worker)
     }
 
@@ -226,7 +228,7 @@ async fn received<T>(ended: oneshot::Receiver<Result<T, Fault>>) -> Result<T, Fa
 }
 
 /// A worker process, ended when it is dropped.
-struct Worker {
+pub struct Worker {
     id: u64,
     socket: AsyncFd<OwnedFd>,
     channel: Channel,
@@ -234,11 +236,11 @@ struct Worker {
 
 impl Worker {
     async fn ask(&self, job: &Job, content: OwnedFd) -> Result<(), Fault> {
-        channel::send(&self.socket, &control::encode(job), &[content]).await.map_err(|_| interrupted())
+        packet::send_watched(&self.socket, &control::encode(job), &[content]).await.map_err(|_| interrupted())
     }
 
     async fn hear(&self) -> Result<Reply, Fault> {
-        match channel::receive_body(&self.socket).await {
+        match packet::receive_body_watched(&self.socket).await {
             Ok(Some(body)) => control::decode(&body).map_err(|_| confused()),
             Ok(None) | Err(_) => Err(interrupted()),
         }
@@ -253,9 +255,18 @@ impl Worker {
         }
     }
 
+    /// Where it is asked.
+    pub fn socket(&self) -> &AsyncFd<OwnedFd> {
+        &self.socket
+    }
+
+    pub fn kill(&self) {
+        // A full queue belongs to an ending sandbox.
+        let _ = self.channel.send(&ToInit::KillWorker { worker: self.id }, Vec::new());
+    }
+
     /// Whether its socket is still open. A worker that is dead is found out here or by its next job.
-    fn is_alive(&self) -> bool {
-        use std::os::fd::AsFd;
+    pub fn is_alive(&self) -> bool {
         let mut watched = [nix::poll::PollFd::new(self.socket.get_ref().as_fd(), nix::poll::PollFlags::POLLIN)];
         // Between jobs a live worker says nothing.
         matches!(nix::poll::poll(&mut watched, nix::poll::PollTimeout::ZERO), Ok(0))
@@ -264,15 +275,15 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Its socket closes as well, which ends it unless it is stopped. A full queue belongs to an ending sandbox.
-        let _ = self.channel.send(&ToInit::KillWorker { worker: self.id }, Vec::new());
+        // Its socket closes as well, which ends it unless it is stopped.
+        self.kill();
     }
 }
 
-fn interrupted() -> Fault {
+pub fn interrupted() -> Fault {
     Fault::new(ErrorCode::Interrupted, "the worker of this operation was killed inside the sandbox")
 }
 
-fn confused() -> Fault {
+pub fn confused() -> Fault {
     Fault::new(ErrorCode::Interrupted, "the worker of this operation answered nonsense")
 }

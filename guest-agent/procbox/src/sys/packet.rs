@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use tokio::io::unix::AsyncFd;
 
@@ -102,6 +102,39 @@ pub fn receive_body(socket: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(body))
 }
 
+/// Sends a packet as soon as there is room.
+pub async fn send_watched(socket: &AsyncFd<OwnedFd>, body: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
+    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    loop {
+        let mut ready = socket.writable().await?;
+        if let Ok(sent) = ready.try_io(|socket| send(socket.get_ref().as_fd(), body, &borrowed)) {
+            return sent;
+        }
+    }
+}
+
+/// As [`receive`], as soon as there is a packet.
+pub async fn receive_watched(socket: &AsyncFd<OwnedFd>) -> io::Result<Option<Packet>> {
+    when_readable(socket, receive).await
+}
+
+/// As [`receive_body`], as soon as there is a packet.
+pub async fn receive_body_watched(socket: &AsyncFd<OwnedFd>) -> io::Result<Option<Vec<u8>>> {
+    when_readable(socket, receive_body).await
+}
+
+async fn when_readable<T>(
+    socket: &AsyncFd<OwnedFd>,
+    receive: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
+) -> io::Result<T> {
+    loop {
+        let mut ready = socket.readable().await?;
+        if let Ok(received) = ready.try_io(|socket| receive(socket.get_ref().as_fd())) {
+            return received;
+        }
+    }
+}
+
 fn receive_parts(socket: BorrowedFd<'_>, space: Option<&mut [u8]>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let wants_descriptors = space.is_some();
     let mut buffer = vec![0; PACKET_BYTES_MAX];
@@ -148,7 +181,6 @@ fn malformed() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn short_and_long_bodies_arrive_with_their_descriptors() {

@@ -64,6 +64,16 @@ impl Connection {
         self.stream.write_all(&frame::encode(stream, kind, message))
     }
 
+    pub fn send_on_current<T: Serialize>(&mut self, kind: Kind, message: &T) {
+        self.send(self.current, kind, message).unwrap();
+    }
+
+    /// Starts an operation on the stream `stream`, which is the current one from then on.
+    pub fn open_on<T: Serialize>(&mut self, stream: u32, op: &str, arguments: &T) {
+        self.current = stream;
+        self.start(op, arguments);
+    }
+
     pub fn send_content(&mut self, content: &[u8]) {
         for chunk in content.chunks(1 << 18) {
             self.stream.write_all(&frame::data_prefix(self.current, CHANNEL_IN, chunk.len())).unwrap();

@@ -8,7 +8,9 @@ mod escapes;
 mod executions;
 mod files;
 mod fixture;
+mod ports;
 mod running;
+mod terminals;
 mod unprivileged;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,6 +26,7 @@ fn main() {
         Some("procbox-plan") => std::process::exit(procbox::plan()),
         Some("procbox-probe") => std::process::exit(procbox::probe()),
         Some("attempt") => return escapes::attempt(&arguments[1..]),
+        Some("serve") => return ports::serve_inside(&arguments[1..]),
         Some("--measure") => {
             running::measure();
             return std::fs::remove_file(fixture::program()).unwrap();
@@ -35,7 +38,9 @@ fn main() {
     let groups = [
         running::CASES,
         executions::CASES,
+        terminals::CASES,
         files::CASES,
+        ports::CASES,
         endings::CASES,
         confinement::CASES,
         escapes::CASES,

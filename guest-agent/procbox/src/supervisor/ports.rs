@@ -1,0 +1,165 @@
+//! TCP ports of the sandbox through its port worker, which connects inside and relays: descriptors go down only. The
+//! worker is started when it is first needed. What it says is the sandbox's claim.
+
+use super::channel;
+use super::internal;
+use super::workers::{Worker, Workers, confused, interrupted};
+use crate::control::{self, WorkerKind};
+use crate::limits::*;
+use crate::port_worker::{PortJob, PortReply};
+use crate::sys::packet;
+use service::{BorrowingFuture, LocalFuture, PortConnection};
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::time::timeout;
+use wire::limits::{PORT_CONNECT_MS_MAX, PORTS_LISTED_MAX};
+use wire::port::ListeningPort;
+use wire::{ErrorCode, Fault};
+
+/// The ports of the sandbox; copies are one.
+#[derive(Clone)]
+pub struct Ports(Rc<Shared>);
+
+struct Shared {
+    workers: Workers,
+    worker: RefCell<Option<Rc<Worker>>>,
+}
+
+impl Ports {
+    pub fn new(workers: Workers) -> Self {
+        Self(Rc::new(Shared { workers, worker: RefCell::default() }))
+    }
+
+    async fn list(self) -> Result<Vec<ListeningPort>, Fault> {
+        let answer = self.ask(PortJob::List).await?;
+        let mut listening = Vec::new();
+        loop {
+            match answer.hear(PORT_LIST_MS_MAX).await? {
+                PortReply::Listening(part) if part.is_empty() => return Ok(listening),
+                PortReply::Listening(part) => listening.extend(part),
+                PortReply::Failed(fault) => return Err(fault),
+                PortReply::Connected => return Err(confused()),
+            }
+            if listening.len() > PORTS_LISTED_MAX {
+                return Err(confused());
+            }
+        }
+    }
+
+    async fn wait(self, port: u16) -> Result<ListeningPort, Fault> {
+        let answer = self.ask(PortJob::Wait { port }).await?;
+        match answer.hear_reply().await? {
+            PortReply::Listening(mut found) if found.len() == 1 => Ok(found.remove(0)),
+            PortReply::Failed(fault) => Err(fault),
+            _ => Err(confused()),
+        }
+    }
+
+    async fn connect(self, port: u16) -> Result<Box<dyn PortConnection>, Fault> {
+        let answer = self.ask(PortJob::Connect { port }).await?;
+        // It tries two addresses.
+        match answer.hear(2 * PORT_CONNECT_MS_MAX + PORT_LIST_MS_MAX).await? {
+            PortReply::Connected => Ok(Box::new(answer)),
+            PortReply::Failed(fault) => Err(fault),
+            PortReply::Listening(_) => Err(confused()),
+        }
+    }
+
+    /// A worker that was killed inside the sandbox is found out here and replaced, once.
+    async fn ask(&self, job: PortJob) -> Result<Answer, Fault> {
+        let (socket, theirs) = channel::pair()?;
+        let theirs = [theirs];
+        let worker = self.worker()?;
+        if packet::send_watched(worker.socket(), &control::encode(&job), &theirs).await.is_ok() {
+            return Ok(Answer { socket, worker });
+        }
+        self.0.worker.take();
+        let worker = self.worker()?;
+        packet::send_watched(worker.socket(), &control::encode(&job), &theirs).await.map_err(|_| interrupted())?;
+        Ok(Answer { socket, worker })
+    }
+
+    fn worker(&self) -> Result<Rc<Worker>, Fault> {
+        let mut kept = self.0.worker.borrow_mut();
+        if let Some(worker) = kept.as_ref().filter(|worker| worker.is_alive()) {
+            return Ok(worker.clone());
+        }
+        let worker = Rc::new(self.0.workers.start(WorkerKind::Ports)?);
+        *kept = Some(worker.clone());
+        Ok(worker)
+    }
+}
+
+impl service::Ports for Ports {
+    fn list(&self) -> LocalFuture<Result<Vec<ListeningPort>, Fault>> {
+        Box::pin(self.clone().list())
+    }
+
+    fn wait(&self, port: u16) -> LocalFuture<Result<ListeningPort, Fault>> {
+        Box::pin(self.clone().wait(port))
+    }
+
+    fn connect(&self, port: u16) -> LocalFuture<Result<Box<dyn PortConnection>, Fault>> {
+        Box::pin(self.clone().connect(port))
+    }
+}
+
+/// The supervisor's end of one request: its answer, then the bytes of a connection.
+struct Answer {
+    socket: AsyncFd<OwnedFd>,
+    worker: Rc<Worker>,
+}
+
+impl Answer {
+    /// As [`Self::hear_reply`], within `timeout_ms`: a stopped worker is given up with all that it carries.
+    async fn hear(&self, timeout_ms: u64) -> Result<PortReply, Fault> {
+        match timeout(Duration::from_millis(timeout_ms), self.hear_reply()).await {
+            Ok(reply) => reply,
+            Err(_) => {
+                self.worker.kill();
+                Err(interrupted())
+            }
+        }
+    }
+
+    async fn hear_reply(&self) -> Result<PortReply, Fault> {
+        match packet::receive_body_watched(&self.socket).await {
+            Ok(Some(body)) => control::decode(&body).map_err(|_| confused()),
+            Ok(None) | Err(_) => Err(self.broken()),
+        }
+    }
+
+    /// A worker ends a connection that breaks without an end. One that is gone itself cut all of them.
+    fn broken(&self) -> Fault {
+        if self.worker.is_alive() {
+            Fault::new(ErrorCode::Broken, "the connection broke off")
+        } else {
+            interrupted()
+        }
+    }
+}
+
+impl PortConnection for Answer {
+    fn read(&self) -> BorrowingFuture<'_, Result<Vec<u8>, Fault>> {
+        Box::pin(async {
+            let received = packet::receive_body_watched(&self.socket).await.map_err(internal)?;
+            received.ok_or_else(|| self.broken())
+        })
+    }
+
+    fn write<'a>(&'a self, bytes: &'a [u8]) -> BorrowingFuture<'a, Result<(), Fault>> {
+        Box::pin(async {
+            for piece in bytes.chunks(PORT_PIECE_SIZE) {
+                packet::send_watched(&self.socket, piece, &[]).await.map_err(|_| self.broken())?;
+            }
+            Ok(())
+        })
+    }
+
+    fn end(&self) -> BorrowingFuture<'_, Result<(), Fault>> {
+        Box::pin(async { packet::send_watched(&self.socket, &[], &[]).await.map_err(|_| self.broken()) })
+    }
+}
