@@ -8,6 +8,7 @@ use tokio::net::unix::pipe;
 use wire::execution::TerminalSize;
 use wire::file_request::*;
 use wire::limits::OUTPUT_KEPT_MAX;
+use wire::port::ListeningPort;
 use wire::request::*;
 use wire::{ErrorCode, Fault};
 
@@ -62,6 +63,11 @@ pub trait Guest: 'static {
 
     /// Facet: interactive shells on a terminal.
     fn shells(&self) -> Option<&dyn OpenShell> {
+        None
+    }
+
+    /// Facet: TCP ports of the guest's loopback.
+    fn ports(&self) -> Option<&dyn Ports> {
         None
     }
 }
@@ -177,4 +183,32 @@ pub struct Shell {
     pub master: OwnedFd,
     /// Ready when the shell has ended.
     pub ended: LocalFuture<()>,
+}
+
+/// Facet of a guest whose TCP ports can be seen and connected to. Ports are from 1. Dropping a future ends what it is about.
+pub trait Ports {
+    /// By port, then address. Errors `CAPABILITY`, `LIMIT`, `INTERRUPTED`, `GONE`.
+    fn list(&self) -> LocalFuture<Result<Vec<ListeningPort>, Fault>>;
+
+    /// Ready when something listens on the port of the loopback; nothing is connected to find out. Errors as of `list`.
+    fn wait(&self, port: u16) -> LocalFuture<Result<ListeningPort, Fault>>;
+
+    /// Connects to the port of the loopback. Errors `REFUSED`, `TIMED_OUT`, and as of `list`.
+    fn connect(&self, port: u16) -> LocalFuture<Result<Box<dyn PortConnection>, Fault>>;
+}
+
+/// A future that borrows what made it.
+pub type BorrowingFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A connection to a port. Each direction ends by itself; dropping it before both have ended breaks it off, which the
+/// server can tell from an end. Errors `BROKEN`, `INTERRUPTED`.
+pub trait PortConnection {
+    /// The next bytes from the server, none after its last.
+    fn read(&self) -> BorrowingFuture<'_, Result<Vec<u8>, Fault>>;
+
+    /// Ready when more may be written.
+    fn write<'a>(&'a self, bytes: &'a [u8]) -> BorrowingFuture<'a, Result<(), Fault>>;
+
+    /// Nothing more is written.
+    fn end(&self) -> BorrowingFuture<'_, Result<(), Fault>>;
 }

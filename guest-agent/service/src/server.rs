@@ -8,7 +8,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use wire::limits::EXECUTIONS_MAX;
+use tokio::sync::Semaphore;
+use wire::limits::{EXECUTIONS_MAX, PORT_CONNECTIONS_MAX, PORT_WAITS_MAX};
 use wire::preamble::Scanner;
 use wire::{ErrorCode, Fault};
 
@@ -21,12 +22,22 @@ pub struct Server<G> {
     pub(crate) authority: Authority,
     pub(crate) executions: Executions,
     running: Cell<usize>,
+    /// Connections to ports, and waits for ports, that there may be.
+    pub(crate) port_connections: Semaphore,
+    pub(crate) port_waits: Semaphore,
 }
 
 impl<G: Guest> Server<G> {
     pub fn new(guest: G, authority: Authority) -> Rc<Self> {
         let executions = Executions::new(guest.output_kept_max());
-        Rc::new(Self { guest, authority, executions, running: Cell::new(0) })
+        Rc::new(Self {
+            guest,
+            authority,
+            executions,
+            running: Cell::new(0),
+            port_connections: Semaphore::new(PORT_CONNECTIONS_MAX),
+            port_waits: Semaphore::new(PORT_WAITS_MAX),
+        })
     }
 
     /// To be called when the guest is about to stop: sessions on terminals are told first.

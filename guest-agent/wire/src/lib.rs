@@ -13,6 +13,7 @@ pub mod file_request;
 pub mod frame;
 pub mod limits;
 pub mod message;
+pub mod port;
 pub mod preamble;
 pub mod request;
 pub mod v1;

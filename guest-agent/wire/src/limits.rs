@@ -71,6 +71,16 @@ pub const ARCHIVE_DEPTH_MAX: usize = 256;
 pub const ARCHIVE_ENTRIES_MAX: u64 = 1_000_000;
 /// Directories of one watch.
 pub const WATCH_DIRECTORIES_MAX: usize = 8192;
+/// Connections to ports of one guest at a time.
+pub const PORT_CONNECTIONS_MAX: usize = 256;
+/// Waits for ports of one guest at a time.
+pub const PORT_WAITS_MAX: usize = 64;
+/// Listening sockets of one answer.
+pub const PORTS_LISTED_MAX: usize = 4096;
+/// Bytes of the name of a process that has a socket (TASK_COMM_LEN less its NUL).
+pub const PROCESS_NAME_MAX: usize = 15;
+/// Milliseconds in which a server of the guest takes a connection.
+pub const PORT_CONNECT_MS_MAX: u64 = 10_000;
 /// Bytes of a token.
 pub const TOKEN_MAX: usize = 4096;
 

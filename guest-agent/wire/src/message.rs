@@ -111,6 +111,8 @@ pub enum Event {
     File { size: u64, mode: u32 },
     /// Another operation on files: what it is about was found, and its bytes follow.
     Opened(Opened),
+    /// `port-connect`: the connection is made, and bytes may go both ways.
+    Connected {},
 }
 
 /// How a command ended: `exit_code` or `signal`.

@@ -3,6 +3,7 @@
 
 use super::command::{self, Running};
 use super::options::{Address, Options};
+use super::ports::MachinePorts;
 use super::{identity, power, shell};
 use files::{Links, Manifests, Root};
 use rustix::fs::{Mode, OFlags};
@@ -148,6 +149,10 @@ impl Guest for VmGuest {
 
     fn shells(&self) -> Option<&dyn OpenShell> {
         Some(self)
+    }
+
+    fn ports(&self) -> Option<&dyn Ports> {
+        Some(&MachinePorts)
     }
 }
 

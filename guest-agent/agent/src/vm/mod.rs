@@ -5,6 +5,7 @@ mod guest;
 mod identity;
 mod listen;
 mod options;
+mod ports;
 mod power;
 mod shell;
 mod terminal;

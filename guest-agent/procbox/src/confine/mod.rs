@@ -62,6 +62,9 @@ pub fn enter(
         map_own_user(launcher.uid, launcher.gid).map_err(during("mapping the user"))?;
     }
     enter_groups(plan, groups)?;
+    if plan.own_network {
+        allow_low_ports();
+    }
     if plan.namespaces {
         nix::unistd::sethostname("sandbox").map_err(during("setting the host name"))?;
         root::enter(config, plan, terminals)?;
@@ -83,4 +86,10 @@ fn enter_groups(plan: &Plan, groups: &Memberships) -> Result<(), String> {
         unshare(CloneFlags::CLONE_NEWCGROUP).map_err(during("making the control group namespace"))?;
     }
     groups.join_init().map_err(during("joining the init control groups"))
+}
+
+/// Lets every user of this network, which is the sandbox's own, listen on ports below 1024. A host that refuses (a
+/// `/proc` that is read-only) keeps them for root, of whom there is none inside.
+fn allow_low_ports() {
+    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
 }

@@ -5,6 +5,7 @@ mod executions;
 mod files;
 mod open;
 mod outbox;
+mod ports;
 mod stream;
 mod transfer;
 
@@ -109,6 +110,7 @@ impl<G: Guest> Connection<G> {
         let guest = &self.server.guest;
         let description = guest.description();
         let mut features = vec!["exec", "executions", "files", "file-streams", "manifest"];
+        features.extend(guest.ports().is_some().then_some("ports"));
         features.extend(guest.shells().is_some().then_some("shell"));
         features.extend(guest.identity().is_some().then_some("identity"));
         let welcome = Welcome {

@@ -1,7 +1,7 @@
 //! From an OPEN frame to its answer: END or ERROR, whatever happens to the operation in between.
 
 use super::stream::Stream;
-use super::{Table, exec, executions, files, transfer};
+use super::{Table, exec, executions, files, ports, transfer};
 use crate::guest::Guest;
 use crate::server::Server;
 use serde::de::DeserializeOwned;
@@ -19,6 +19,7 @@ pub enum Operation {
     Signal(SignalRequest),
     Execution(executions::Operation),
     File(files::Operation),
+    Port(ports::Operation),
     ReadFile(ReadFileRequest),
     WriteFile(WriteFileRequest),
     Manifest(ManifestRequest),
@@ -31,6 +32,9 @@ pub enum Operation {
 pub fn operation(op: &str, frame: &Frame<'_>) -> Result<Operation, Fault> {
     if let Some(operation) = executions::operation(op, frame) {
         return operation.map(Operation::Execution);
+    }
+    if let Some(operation) = ports::operation(op, frame) {
+        return operation.map(Operation::Port);
     }
     if let Some(operation) = files::operation(op, frame) {
         return operation.map(Operation::File);
@@ -93,6 +97,7 @@ async fn perform<G: Guest>(
             stream.message(Kind::End, &Empty {}).await;
         }
         Operation::Execution(operation) => executions::perform(&server, &stream, operation).await?,
+        Operation::Port(operation) => ports::perform(&server, &stream, operation).await?,
         Operation::File(operation) => files::perform(guest, &stream, operation).await?,
         Operation::ReadFile(request) => transfer::read_file(guest, &stream, request).await?,
         Operation::WriteFile(request) => transfer::write_file(guest, &stream, request).await?,
