@@ -41,6 +41,9 @@ export const cases: Readonly<Record<string, string>> = {
   "76": "a watch tells changes, and ends cleanly when the sandbox stops",
   "77": "files are served while commands run",
 
+  // Pausing.
+  "84": "what reaches the guest resumes a paused sandbox, unless the caller declines",
+
   // Events.
   "92": "a follower from the start sees 1 to n without a gap",
   "93": "a follower that is too far behind is told so, and its next number jumps",
@@ -69,5 +72,6 @@ export interface PendingCase {
 
 /** Cases of which a part cannot be shown by any backend that there is; named at the end of a run, and not counted. */
 export const pending: readonly PendingCase[] = [
+  { id: "84", waitsFor: "the same on a VM, which waits for a backend of VMs" },
   { id: "A16", waitsFor: "variables of a whole sandbox, off its kernel command line, wait for a backend of VMs" },
 ];

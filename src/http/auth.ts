@@ -15,6 +15,9 @@ interface KnownToken {
 
 const BEARER = "Bearer ";
 
+/** Set to anything but `0` or `false`, it keeps a call from resuming a paused sandbox. */
+export const NO_AUTO_RESUME = "x-fluxvm-no-auto-resume";
+
 /** The caller when authentication is off. */
 export const anonymousAdmin: Caller = Object.freeze({
   actor: "anonymous-admin",
@@ -39,6 +42,11 @@ export class Authenticator {
 
   /** The caller of a request; throws `AUTH_REQUIRED`. */
   authenticate(request: Request): Caller {
+    const caller = this.#identify(request);
+    return declinesResume(request) ? { ...caller, declinesResume: true } : caller;
+  }
+
+  #identify(request: Request): Caller {
     if (!this.demanded) return anonymousAdmin;
     const header = request.headers.get("authorization");
     if (header === null || !header.startsWith(BEARER)) throw new AgentError("AUTH_REQUIRED");
@@ -51,6 +59,11 @@ export class Authenticator {
     if (found === null) throw new AgentError("AUTH_REQUIRED");
     return found;
   }
+}
+
+function declinesResume({ headers }: Request): boolean {
+  const value = headers.get(NO_AUTO_RESUME);
+  return value !== null && value !== "0" && value !== "false";
 }
 
 function sha256(text: string): Buffer {

@@ -5,9 +5,8 @@ import type { ErrorCode } from "../errors/catalogue.ts";
 type Codes = readonly ErrorCode[];
 
 /** The sandbox is not in a state to do it, or its guest agent does not. */
-export const guestFailures: Codes = [
+export const sandboxFailures: Codes = [
   "SANDBOX_NOT_READY",
-  "SANDBOX_PAUSED",
   "SANDBOX_GONE",
   "SANDBOX_BUSY",
   "INVALID_STATE",
@@ -18,6 +17,9 @@ export const guestFailures: Codes = [
   "CAPABILITY_MISSING",
   "NOT_SUPPORTED",
 ];
+
+/** The same of a call that reaches the guest, which resumes a paused sandbox unless the caller declines. */
+export const guestFailures: Codes = [...sandboxFailures, "SANDBOX_PAUSED"];
 
 /** The path leads nowhere, or where it may not. */
 export const pathFailures: Codes = [

@@ -1,6 +1,7 @@
 // The OpenAPI document, made from the route table: the schemas in it are the ones that validate.
 import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { catalogue, type ErrorCode } from "../errors/catalogue.ts";
+import { NO_AUTO_RESUME } from "./auth.ts";
 import { defineRoute, type Route } from "./route.ts";
 import { errorSchema } from "./schema.ts";
 import { framings } from "./stream/framing.ts";
@@ -160,6 +161,12 @@ function queryParameters(query: TObject | undefined): Document[] {
 }
 
 function headerParameters(route: Route): Document[] {
-  if (route.idempotent !== true) return [];
-  return [{ name: "Idempotency-Key", in: "header", required: false, schema: { type: "string", maxLength: 255 } }];
+  const header = (name: string, schema: Document) => ({ name, in: "header", required: false, schema });
+  const resumes = route.errors?.includes("SANDBOX_PAUSED") === true;
+  return [
+    ...(route.idempotent === true ? [header("Idempotency-Key", { type: "string", maxLength: 255 })] : []),
+    ...(resumes
+      ? [header(NO_AUTO_RESUME, { type: "string", description: "A paused sandbox stays paused: 423." })]
+      : []),
+  ];
 }

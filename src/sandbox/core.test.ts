@@ -414,7 +414,10 @@ describe("pause and resume", () => {
     await operations.create(admin, request({ id: "one" }));
     expect(await operations.pause(admin, "one")).toMatchObject({ state: "paused", status: "paused" });
     expect(operations.get(admin, "one").paused_at).toBeString();
-    await expect(operations.process(admin, "one", { command: "exit 0" })).rejects.toMatchObject(code("SANDBOX_PAUSED"));
+    const declining = { ...admin, declinesResume: true };
+    await expect(operations.process(declining, "one", { command: "exit 0" })).rejects.toMatchObject(
+      code("SANDBOX_PAUSED"),
+    );
     await expect(operations.stop(admin, "one")).rejects.toMatchObject(code("INVALID_STATE"));
     expect(await operations.resume(admin, "one")).toMatchObject({ state: "ready", paused_at: null });
     expect(world.events.map(({ action }) => action)).toEqual([

@@ -7,7 +7,6 @@ import { stateNow } from "./catalogue.ts";
 import { Context } from "./context.ts";
 import { create } from "./create.ts";
 import type { CoreDependencies } from "./dependencies.ts";
-import { tellingEnd } from "./ending.ts";
 import { executionOperations } from "./executions/executions.ts";
 import type { ExecutionOperations } from "./executions/operations.ts";
 import { fileOperations } from "./files/files.ts";
@@ -15,6 +14,7 @@ import type { FileOperations } from "./files/operations.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import { watchOvershoot } from "./overshoot.ts";
+import { awakeSandbox, onGuest } from "./on-guest.ts";
 import { pause, resume, start, stop } from "./power.ts";
 import { Reaper } from "./reaper.ts";
 import { type ReconcileReport, reconcile } from "./reconcile.ts";
@@ -70,8 +70,6 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
 
 function operationsOf(context: Context): Operations {
   const find = (caller: Caller, id: string): Sandbox => context.catalogue.find(caller, id);
-  const onGuest = async <T>(caller: Caller, id: string, work: (sandbox: Sandbox) => Promise<T>): Promise<T> =>
-    await tellingEnd(context, find(caller, id), work);
   // Async, so that an id which is not found rejects instead of throwing.
   return {
     create: (caller, request) => create(context, caller, request),
@@ -91,14 +89,15 @@ function operationsOf(context: Context): Operations {
     pause: async (caller, id) => await pause(context, find(caller, id)),
     resume: async (caller, id) => await resume(context, find(caller, id)),
     update: async (caller, id, patch) => await update(context, find(caller, id), patch),
-    ping: (caller, id) => onGuest(caller, id, ping),
-    process: (caller, id, request) => onGuest(caller, id, (sandbox) => runProcess(context, sandbox, request)),
-    readFile: (caller, id, path) => onGuest(caller, id, (sandbox) => readFile(context, sandbox, path)),
+    ping: (caller, id) => onGuest(context, caller, id, ping),
+    process: (caller, id, request) => onGuest(context, caller, id, (sandbox) => runProcess(context, sandbox, request)),
+    readFile: (caller, id, path) => onGuest(context, caller, id, (sandbox) => readFile(context, sandbox, path)),
     writeFile: (caller, id, path, content, mode) =>
-      onGuest(caller, id, (sandbox) => writeFile(context, sandbox, path, content, mode)),
-    baseline: (caller, id, paths) => onGuest(caller, id, (sandbox) => takeBaseline(context, sandbox, paths)),
-    changes: (caller, id, paths) => onGuest(caller, id, (sandbox) => changesSinceBaseline(context, sandbox, paths)),
-    dryRun: async (caller, id, request) => await dryRun(context, find(caller, id), request),
+      onGuest(context, caller, id, (sandbox) => writeFile(context, sandbox, path, content, mode)),
+    baseline: (caller, id, paths) => onGuest(context, caller, id, (sandbox) => takeBaseline(context, sandbox, paths)),
+    changes: (caller, id, paths) =>
+      onGuest(context, caller, id, (sandbox) => changesSinceBaseline(context, sandbox, paths)),
+    dryRun: async (caller, id, request) => await dryRun(context, await awakeSandbox(context, caller, id), request),
     quota: (caller) => context.catalogue.quota(caller.token),
   };
 }

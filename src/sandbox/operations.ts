@@ -11,6 +11,8 @@ export interface Caller {
   readonly tenant: string | null;
   /** Stable name of the token for quotas, or null when authentication is off. */
   readonly token: string | null;
+  /** A call that reaches the guest is not to resume a paused sandbox. */
+  readonly declinesResume?: boolean;
 }
 
 /** The wire's VM record (field names as on the wire), with the additive fields of `GET /v1/sandboxes/{id}`. */

@@ -159,8 +159,12 @@ export async function pause(context: Context, sandbox: Sandbox): Promise<VmRecor
   });
 }
 
-/** Thaws a paused sandbox. On a sandbox that is ready it changes nothing. */
-export async function resume(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+/** Thaws a paused sandbox. On a sandbox that is ready it changes nothing. `reason` is told with the event. */
+export async function resume(
+  context: Context,
+  sandbox: Sandbox,
+  reason: "resume" | "auto_resume" = "resume",
+): Promise<VmRecord> {
   const facet = context.backend(sandbox.record.backend).pause;
   if (facet === undefined) throw new AgentError("NOT_SUPPORTED");
   return await sandbox.actor.join("resume", async () => {
@@ -179,7 +183,7 @@ export async function resume(context: Context, sandbox: Sandbox): Promise<VmReco
     await context.dependencies.crashPoint("resume.thawed");
     await move(context, sandbox, "resuming", "ready", {
       patch: { pausedAtUnixMs: null },
-      attributes: { reason: "resume" },
+      attributes: { reason },
     });
     return context.render(sandbox);
   });

@@ -11,7 +11,8 @@ const PASSES_MAX = 60;
 async function agent(world: World, crashPoint?: CrashHook): Promise<Harness> {
   const core = world.core({ crashPoint });
   await core.reconcile();
-  return new Harness({ core: { operations: core.operations, store: world.state.handle({ dead: false }) } });
+  const { operations, executions, files } = core;
+  return new Harness({ core: { operations, executions, files, store: world.state.handle({ dead: false }) } });
 }
 
 const create = (harness: Harness) =>
@@ -64,6 +65,34 @@ test("one life over the wire", async () => {
   expect((await harness.call("GET", path)).status).toBe(404);
   const { items } = (await harness.call("GET", `/v1/events?vm=${made.json.id}`)).json;
   expect(items.map(({ event }: { event: string }) => event)).toContain("sandbox.created");
+});
+
+test("84: what reaches the guest resumes a paused sandbox, unless the caller declines", async () => {
+  await using world = await World.create();
+  const harness = await agent(world);
+  const made = await harness.call("POST", "/v1/sandboxes", { json: { backend: "fake" } });
+  const path = `/v1/sandboxes/${made.json.id}`;
+  const run = (headers: Record<string, string> = {}) =>
+    harness.call("POST", `${path}/process`, { json: { command: "exit 0" }, headers });
+  const state = async () => (await harness.call("GET", path)).json.state;
+  expect((await harness.call("POST", `${path}/pause`)).json.state).toBe("paused");
+  for (const value of ["1", "true", ""]) {
+    const declined = await run({ "x-fluxvm-no-auto-resume": value });
+    expect([declined.status, declined.json.code]).toEqual([423, "SANDBOX_PAUSED"]);
+  }
+  await harness.call("GET", `${path}/executions`);
+  await harness.call("GET", "/v1/sandboxes");
+  expect(await state()).toBe("paused");
+  expect((await run({ "x-fluxvm-no-auto-resume": "0" })).json.exit_code).toBe(0);
+  expect(await state()).toBe("ready");
+  await harness.call("POST", `${path}/pause`);
+  // Whatever this guest answers to that.
+  await harness.call("GET", `${path}/files/stat?path=/none`);
+  expect(await state()).toBe("ready");
+  const { items } = (await harness.call("GET", `/v1/events?vm=${made.json.id}`)).json;
+  const resumed = items.filter(({ event }: { event: string }) => event === "sandbox.resumed");
+  const automatic = { attributes: { reason: "auto_resume" } };
+  expect(resumed).toMatchObject([automatic, automatic]);
 });
 
 describe("Idempotency-Key across agents", () => {

@@ -7,7 +7,7 @@ import type { ErrorCode } from "../../errors/catalogue.ts";
 import type { Execution, ExecutionOperations, StartExecutionRequest } from "../../sandbox/executions/operations.ts";
 import type { Caller } from "../../sandbox/operations.ts";
 import { checkCommandLength } from "../commands/length.ts";
-import { guestFailures } from "../failures.ts";
+import { guestFailures, sandboxFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { listOf } from "../schema.ts";
 import type { AttachedStreams } from "../stream/attached.ts";
@@ -38,7 +38,9 @@ const WAIT_SLICE_MS = 10_000;
 const EXECUTION_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
 const marks = { auth: "admin", guard: "sandbox", tag: "executions" } as const;
-const itemFailures: readonly ErrorCode[] = ["EXECUTION_NOT_FOUND", ...guestFailures];
+/** What is kept of an execution is there for all to read, also while its sandbox is paused or stopped. */
+const readFailures: readonly ErrorCode[] = ["EXECUTION_NOT_FOUND", ...sandboxFailures];
+const guestItemFailures: readonly ErrorCode[] = ["EXECUTION_NOT_FOUND", ...guestFailures];
 
 /** Answers with the frames of one reader as an HTTP stream. */
 type Attach = (input: {
@@ -113,7 +115,7 @@ function startRoutes(operations: ExecutionOperations, attach: Attach): readonly 
       path: COLLECTION,
       summary: "Lists the executions of a sandbox by start, then id.",
       success: { status: 200, schema: listOf(executionSchema) },
-      errors: guestFailures,
+      errors: sandboxFailures,
       handler: async ({ caller, id }) => ({ items: (await operations.executions(caller, id)).map(executionReply) }),
     }),
   ];
@@ -148,7 +150,7 @@ function streamRoutes(
       summary: "Streams the output that is kept from the offsets on, then what comes, then how it ended.",
       query: streamQuery,
       success: { status: 200, contentTypes: STREAM_TYPES },
-      errors: itemFailures,
+      errors: readFailures,
       handler: ({ caller, id, params, query, request }) =>
         attach({
           caller,
@@ -167,7 +169,7 @@ function streamRoutes(
       summary: "The stream as a WebSocket, which also takes stdin, resize and signal messages.",
       query: streamQuery,
       success: { status: 101 },
-      errors: ["UPGRADE_REQUIRED", "STREAMS_EXHAUSTED", ...itemFailures],
+      errors: ["UPGRADE_REQUIRED", "STREAMS_EXHAUSTED", ...readFailures],
       handler: async ({ caller, id, params, query, request }) => {
         checkUpgrade(request);
         const offered = request.headers.get("sec-websocket-protocol");
@@ -220,7 +222,7 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       path: ITEM,
       summary: "Shows an execution.",
       success: { status: 200, schema: executionSchema },
-      errors: itemFailures,
+      errors: readFailures,
       handler: async ({ caller, id, params }) =>
         executionReply(await operations.execution(caller, id, executionId(params))),
     }),
@@ -231,7 +233,7 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       summary: "Waits for the exit, for a time at most, and shows the execution as it is then.",
       body: waitBody,
       success: { status: 200, schema: executionSchema },
-      errors: itemFailures,
+      errors: readFailures,
       handler: async ({ caller, id, params, body, request }) => {
         const target = { caller, sandboxId: id, executionId: executionId(params) };
         return executionReply(await waitForExit(operations, target, body.timeout_ms, request.signal));
@@ -245,7 +247,7 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       query: stdinQuery,
       streamedBody: true,
       success: { status: 200, schema: stdinStatus },
-      errors: [...itemFailures, "EXECUTION_EXITED", "STDIN_GAP", "STDIN_CLOSED"],
+      errors: [...guestItemFailures, "EXECUTION_EXITED", "STDIN_GAP", "STDIN_CLOSED"],
       handler: async ({ caller, id, params, query, request }) => {
         const target = { caller, sandboxId: id, executionId: executionId(params) };
         const { stdin, tty } = await operations.execution(caller, id, target.executionId);
@@ -261,7 +263,7 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       path: `${ITEM}/stdin`,
       summary: "Shows how many bytes of stdin were taken, which is where to go on.",
       success: { status: 200, schema: stdinStatus },
-      errors: itemFailures,
+      errors: readFailures,
       handler: async ({ caller, id, params }) =>
         stdinReply((await operations.execution(caller, id, executionId(params))).stdin),
     }),
@@ -272,7 +274,7 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       summary: "Sends a signal to the process group of an execution.",
       body: signalBody,
       success: { status: 200, schema: executionSchema },
-      errors: [...itemFailures, "EXECUTION_EXITED"],
+      errors: [...guestItemFailures, "EXECUTION_EXITED"],
       handler: async ({ caller, id, params, body }) =>
         executionReply(await operations.signalExecution(caller, id, executionId(params), signalNumber(body.signal))),
     }),
@@ -283,7 +285,7 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
       summary: "Changes the size of an execution's terminal.",
       body: terminalSize,
       success: { status: 200, schema: executionSchema },
-      errors: [...itemFailures, "EXECUTION_EXITED", "TTY_REQUIRED"],
+      errors: [...guestItemFailures, "EXECUTION_EXITED", "TTY_REQUIRED"],
       handler: async ({ caller, id, params, body }) =>
         executionReply(await operations.resizeExecution(caller, id, executionId(params), body)),
     }),

@@ -2,7 +2,7 @@
 // record, so `/v1/vms/{id}` and `/v1/sandboxes/{id}` answer alike.
 import { AgentError } from "../../errors/agent-error.ts";
 import type { HttpDependencies } from "../dependencies.ts";
-import { guestFailures, launchFailures } from "../failures.ts";
+import { launchFailures, sandboxFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { vmRecordSchema } from "../schema.ts";
 import { createRequest } from "./create.ts";
@@ -81,7 +81,7 @@ function recordRoutes({ operations }: HttpDependencies, prefix: string): readonl
       tag,
       summary,
       success: { status: 200, schema: vmRecordSchema },
-      errors: [...launchFailures, ...guestFailures],
+      errors: [...launchFailures, ...sandboxFailures],
       handler: ({ caller, id }) => operations[name as keyof typeof TRANSITIONS](caller, id),
     }),
   );

@@ -21,7 +21,7 @@ export interface TestToken {
 }
 
 /** What may be real. */
-type Core = Pick<HttpDependencies, "operations" | "store"> & Partial<Pick<HttpDependencies, "executions">>;
+type Core = Pick<HttpDependencies, "operations" | "store"> & Partial<Pick<HttpDependencies, "executions" | "files">>;
 
 export interface HarnessOptions {
   readonly listen?: string;
@@ -103,14 +103,14 @@ export class Harness {
 
   #dependencies(
     config: HttpDependencies["config"],
-    { operations, store, executions = this.executions }: Core,
+    { operations, store, executions = this.executions, files = this.files }: Core,
   ): HttpDependencies {
     return {
       config,
       version: "0.0.0-test",
       operations,
       executions,
-      files: this.files,
+      files,
       store,
       events: this.events,
       telemetry: {

@@ -133,7 +133,8 @@ describe("start", () => {
     await expect(executions.executions(admin, "none")).rejects.toMatchObject(code("SANDBOX_NOT_FOUND"));
     await expect(executions.execution(admin, SANDBOX, "none")).rejects.toMatchObject(code("EXECUTION_NOT_FOUND"));
     await operations.pause(admin, SANDBOX);
-    await expect(executions.startExecution(admin, SANDBOX, { command: "a" })).rejects.toMatchObject(
+    const declining: Caller = { ...admin, declinesResume: true };
+    await expect(executions.startExecution(declining, SANDBOX, { command: "a" })).rejects.toMatchObject(
       code("SANDBOX_PAUSED"),
     );
     await operations.resume(admin, SANDBOX);

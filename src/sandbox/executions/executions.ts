@@ -4,7 +4,7 @@ import { limits } from "../../config/limits.ts";
 import type { TerminalSize } from "../../contracts/executions.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { Context } from "../context.ts";
-import { tellingEnd } from "../ending.ts";
+import { onGuest } from "../on-guest.ts";
 import type { Caller } from "../operations.ts";
 import type { Sandbox } from "../sandbox.ts";
 import type { HeldExecution } from "./execution.ts";
@@ -25,7 +25,7 @@ export function executionOperations(context: Context): ExecutionOperations {
     tableOf(caller, id).find(executionId);
   return {
     startExecution: async (caller, id, request) =>
-      await tellingEnd(context, sandboxOf(caller, id), async (sandbox) => {
+      await onGuest(context, caller, id, async (sandbox) => {
         const start = startRequest(sandbox.record, request);
         const table = executionsOf(context, sandbox);
         const { execution, existing } = await table.start(start, request.onDisconnect ?? "keep");
@@ -39,21 +39,17 @@ export function executionOperations(context: Context): ExecutionOperations {
     },
     attachExecution: async (caller, id, executionId, request) => (await find(caller, id, executionId)).attach(request),
     writeStdin: async (caller, id, executionId, input) =>
-      await tellingEnd(context, sandboxOf(caller, id), async (sandbox) => {
+      await onGuest(context, caller, id, async (sandbox) => {
         const stdin = await executionsOf(context, sandbox).stdinOf(executionId);
         return await stdin.write(input);
       }),
     signalExecution: async (caller, id, executionId, signal) => {
       checkSignal(signal);
-      return await tellingEnd(context, sandboxOf(caller, id), (sandbox) =>
-        signalNow(context, sandbox, executionId, signal),
-      );
+      return await onGuest(context, caller, id, (sandbox) => signalNow(context, sandbox, executionId, signal));
     },
     resizeExecution: async (caller, id, executionId, size) => {
       checkTerminalSize(size);
-      return await tellingEnd(context, sandboxOf(caller, id), (sandbox) =>
-        resizeNow(context, sandbox, executionId, size),
-      );
+      return await onGuest(context, caller, id, (sandbox) => resizeNow(context, sandbox, executionId, size));
     },
   };
 }

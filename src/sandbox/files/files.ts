@@ -5,6 +5,7 @@ import { AgentError } from "../../errors/agent-error.ts";
 import type { Context } from "../context.ts";
 import { tellingEnd } from "../ending.ts";
 import { liveOf, refreshUsage } from "../guest-access.ts";
+import { onGuest } from "../on-guest.ts";
 import type { Caller } from "../operations.ts";
 import type { Sandbox } from "../sandbox.ts";
 import type { FileOperations, SandboxChanges } from "./operations.ts";
@@ -17,7 +18,7 @@ export function fileOperations(context: Context): FileOperations {
     id: string,
     work: (files: GuestFiles, sandbox: Sandbox) => Promise<T>,
   ): Promise<T> =>
-    await tellingEnd(context, context.catalogue.find(caller, id), async (sandbox) => {
+    await onGuest(context, caller, id, async (sandbox) => {
       const { fileStreams } = await liveOf(sandbox).instance.channel();
       if (fileStreams === undefined) throw new AgentError("NOT_SUPPORTED", "this guest agent cannot stream files");
       return await work(fileStreams, sandbox);

@@ -18,7 +18,18 @@ export interface FakeProcess {
 }
 
 export type Fault =
-  "plan" | "launch" | "channel" | "stop" | "pause" | "clone" | "make-volume" | "volume" | "group" | "process" | "adopt";
+  | "plan"
+  | "launch"
+  | "channel"
+  | "stop"
+  | "pause"
+  | "resume"
+  | "clone"
+  | "make-volume"
+  | "volume"
+  | "group"
+  | "process"
+  | "adopt";
 
 const BOOT_ID = (await Bun.file("/proc/sys/kernel/random/boot_id").text()).trim();
 
@@ -37,6 +48,8 @@ export class FakeHost {
   readonly overshootListeners = new Set<(found: Overshoot) => void>();
   /** Awaited in every launch, so that a test can hold one. */
   launchGate: Promise<void> = Promise.resolve();
+  /** Awaited in every pause. */
+  pauseGate: Promise<void> = Promise.resolve();
   /** Awaited before the end of an instance is told, so that news can come late. */
   endGate: Promise<void> = Promise.resolve();
   /** Stops and releases, in order. */
@@ -124,9 +137,11 @@ export class FakeHost {
       pause: {
         pause: async (wanted) => {
           if (this.faults.has("pause")) throw new AgentError("PLUGIN_FAULT");
+          await this.pauseGate;
           byInstance(wanted).paused = true;
         },
         resume: async (wanted) => {
+          if (this.faults.has("resume")) throw new AgentError("PLUGIN_FAULT");
           byInstance(wanted).paused = false;
         },
       },
