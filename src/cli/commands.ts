@@ -10,6 +10,7 @@ import { sandboxCommands } from "./commands/sandbox.ts";
 import { sandboxSessionCommands } from "./commands/sandbox-session.ts";
 import { sandboxWorkCommands } from "./commands/sandbox-work.ts";
 import { serveCommand } from "./commands/serve.ts";
+import { templateCommands } from "./commands/template.ts";
 import { versionCommand } from "./commands/version.ts";
 import { completionScript, SHELLS, type Shell } from "./completion.ts";
 import { helpText } from "./help.ts";
@@ -46,6 +47,7 @@ export const commands: readonly Command[] = [
   ...sandboxCommands,
   ...sandboxWorkCommands,
   ...sandboxSessionCommands,
+  ...templateCommands,
   ...configCommands,
   ...pluginCommands,
   versionCommand,

@@ -3,6 +3,7 @@ import { constants } from "node:fs";
 import { access, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { FileLock } from "../../ffi/host/files.ts";
 import { landlockAbi } from "../../ffi/host/landlock.ts";
 import { builtInPlugins } from "../../plugins/index.ts";
 import { pluginOptions } from "../agent.ts";
@@ -36,6 +37,9 @@ export async function probeHost(config: Config, facts: HostFacts): Promise<reado
 
 /** The kernel's Landlock version; 0 without Landlock. */
 export const kernelLandlockAbi = landlockAbi;
+
+/** An exclusive lock on a file, or null when somebody else holds it. */
+export const takeFileLock = (path: string): Promise<AsyncDisposable | null> => FileLock.take(path);
 
 function canWrite(directory: string): Promise<boolean> {
   return access(directory, constants.W_OK).then(

@@ -116,6 +116,16 @@ export const limits = {
   sshTextMaxChars: 1024,
   sshSignalsWaitingMax: 16,
 
+  // Ports.
+  portsListedMax: 4096,
+  portWaitDefaultMs: 30 * 1000,
+  portWaitMaxMs: 600 * 1000,
+  exposuresPerSandboxMax: 64,
+  /** Connections that clients of the host have to one exposed port. */
+  exposedConnectionsMax: 128,
+  /** Lower ports of the host belong to its own services. */
+  exposedHostPortMin: 1024,
+
   // Files.
   fileMaxBytes: 64 * MIB,
   pathMaxBytes: 4096,
@@ -134,6 +144,8 @@ export const limits = {
   streamsMax: 1024,
   guestCallTimeoutMs: 15 * 1000,
   guestFileTimeoutMs: 120 * 1000,
+  /** The guest itself gives up earlier. */
+  guestPortTimeoutMs: 45 * 1000,
   guestExecGraceMs: 10 * 1000,
   guestIdleMs: 30 * 1000,
   guestPongTimeoutMs: 10 * 1000,
@@ -156,6 +168,8 @@ export const limits = {
   shutdownBudgetMs: 20 * 1000,
   ballastBytes: 8 * MIB,
   configFileMaxBytes: 1 * MIB,
+  /** The text files of a template. */
+  templateJsonMaxBytes: 256 * KIB,
 } as const;
 
 function holds(relation: boolean, text: string): void {

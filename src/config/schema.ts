@@ -123,7 +123,7 @@ const sandbox = table("Sandboxes of every backend.", {
   idle_balloon_secs: later(integer(0, 0, YEAR_SECS, "Shrink an idle sandbox's memory after this long; 0 never.")),
   idle_balloon_percent: later(integer(50, 1, 90, "Share of its memory that is taken, in percent.")),
   hibernate_idle_secs: later(integer(0, 0, YEAR_SECS, "Hibernate an idle sandbox after this long; 0 never.")),
-  templates_dir: later(optionalPath("Templates; <state_dir>/templates when unset.")),
+  templates_dir: optionalPath("Templates; <state_dir>/templates when unset."),
   volumes_dir: later(optionalPath("Named volumes; <state_dir>/volumes when unset.")),
   http_proxy_default_port: later(integer(8080, 1, 65_535, "Guest port behind /sandbox/{id}/ when none is named.")),
   warm_slots: later(integer(0, 0, 64, "Prepared sandboxes to keep ready.")),
