@@ -33,8 +33,10 @@ const shell = (command: string, log: string): HelperConfig => ({
   groups: [],
   cgroups: [],
   own_network: isRoot,
+  devices: ["/dev/null"],
+  descriptors: [],
   read_paths: ["/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/proc"],
-  write_paths: ["/dev/null", own],
+  write_paths: [own],
   open_files: 64,
 });
 
@@ -66,6 +68,30 @@ test("it has no right that it was not given", async () => {
   expect(told).toContain("written");
   // A loopback that is down, where the network is its own.
   if (isRoot) expect(told.trimEnd().split("\n").at(-1)).toBe("1");
+});
+
+test("it has the devices and the files that it was given, and sees no others", async () => {
+  await writeFile(join(dir, "private"), "by descriptor", { mode: 0o600 });
+  const config = {
+    ...shell("cat <&3; echo; ls /dev; echo x > /dev/zero && echo zero", "devices.log"),
+    devices: isRoot ? ["/dev/null", "/dev/zero"] : [],
+    descriptors: [join(dir, "private")],
+    read_paths: [...shell("", "").read_paths, "/dev"],
+  };
+  const helper = await startHelper(program);
+  await helper.run(config);
+  await helper.exited;
+  const told = await readFile(join(dir, "devices.log"), "utf8");
+  expect(told).toStartWith("by descriptor\n");
+  if (isRoot) expect(told).toBe("by descriptor\nnull\nzero\nzero\n");
+});
+
+test.skipIf(!isRoot)("a device elsewhere, or what is no device, starts nothing", async () => {
+  for (const device of ["/etc/passwd", "/dev/../etc/passwd", "/dev/shm"]) {
+    const helper = await startHelper(program);
+    const config = { ...shell(`touch ${own}/ran`, "none.log"), devices: [device] };
+    await expect(helper.run(config)).rejects.toMatchObject({ code: "LAUNCH_FAILED" });
+  }
 });
 
 test("a program that cannot be reached is told, with the reason", async () => {

@@ -23,6 +23,10 @@ export interface HelperConfig {
   readonly cgroups: readonly string[];
   /** A network namespace with nothing in it; only with a `uid`. */
   readonly own_network: boolean;
+  /** Character devices below `/dev`; as root the program sees no other. */
+  readonly devices: readonly string[];
+  /** Opened for reading with the agent's rights; the program has them as descriptors 3, 4 and so on. */
+  readonly descriptors: readonly string[];
   readonly read_paths: readonly string[];
   readonly write_paths: readonly string[];
   readonly open_files: number;

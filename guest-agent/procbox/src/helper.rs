@@ -16,8 +16,8 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -53,24 +53,14 @@ pub struct HelperConfig {
 
 const FIRST_DESCRIPTOR: RawFd = 3;
 const DESCRIPTORS_PASSED_MAX: usize = 32;
-const REPORT_DESCRIPTOR_MIN: RawFd = FIRST_DESCRIPTOR + DESCRIPTORS_PASSED_MAX as RawFd;
+const OWN_DESCRIPTOR_MIN: RawFd = FIRST_DESCRIPTOR + DESCRIPTORS_PASSED_MAX as RawFd;
 
 /// `helper`: see the module. Gives the exit status when the program was not reached.
 pub fn run() -> i32 {
-    let outcome = adopt_output().and_then(|output| become_program().map_err(|message| tell(&output, &message)));
-    i32::from(outcome.is_err())
-}
-
-/// Standard output, out of the way of what the program gets, and closed by its start.
-fn adopt_output() -> Result<OwnedFd, ()> {
-    let copy = fcntl(std::io::stdout(), FcntlArg::F_DUPFD_CLOEXEC(REPORT_DESCRIPTOR_MIN)).map_err(|_| ())?;
-    process::adopt_descriptor(copy).map_err(|_| ())
-}
-
-fn tell(output: &OwnedFd, message: &str) {
-    if let Ok(copy) = output.try_clone() {
-        let _ = std::fs::File::from(copy).write_all(message.as_bytes());
-    }
+    let Ok(output) = out_of_the_way(std::io::stdout().as_fd()) else { return 1 };
+    let Err(message) = become_program();
+    let _ = std::fs::File::from(output).write_all(message.as_bytes());
+    1
 }
 
 /// Returns only when the program could not be reached.
@@ -125,14 +115,23 @@ fn redirect(config: &HelperConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens what the program gets as descriptors. The report's own descriptor has a higher number.
+/// Opens what the program gets as descriptors. All are open before the first of these numbers is taken.
 fn pass_descriptors(paths: &[PathBuf]) -> Result<(), String> {
-    for (target, path) in (FIRST_DESCRIPTOR..).zip(paths) {
+    let open = |path: &PathBuf| {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let file = open(path, flags, Mode::empty()).map_err(during(format!("opening {}", path.display())))?;
+        out_of_the_way(file.as_fd()).map_err(during("passing a descriptor"))
+    };
+    let files = paths.iter().map(open).collect::<Result<Vec<_>, String>>()?;
+    for (target, file) in (FIRST_DESCRIPTOR..).zip(&files) {
         process::duplicate_to(file.as_fd(), target).map_err(during("passing a descriptor"))?;
     }
     Ok(())
+}
+
+/// A copy whose number is beyond those of passed descriptors; closed by the program's start.
+fn out_of_the_way(descriptor: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
+    process::adopt_descriptor(fcntl(descriptor, FcntlArg::F_DUPFD_CLOEXEC(OWN_DESCRIPTOR_MIN))?)
 }
 
 fn limit(config: &HelperConfig) -> Result<(), String> {
@@ -163,21 +162,21 @@ fn own_devices(devices: &[PathBuf], uid: u32) -> Result<(), String> {
         std::fs::create_dir_all(parent).map_err(failed("making the directory of"))?;
         let permissions = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(parent, permissions).map_err(failed("opening the directory of"))?;
-        mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o600), number).map_err(failed("making"))?;
-        chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))).map_err(failed("giving away"))?;
+        mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o600), number)
+            .map_err(|error| failed("making")(error.into()))?;
+        chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))
+            .map_err(|error| failed("giving away")(error.into()))?;
     }
     Ok(())
 }
 
 fn device_number(path: &Path) -> Result<libc::dev_t, String> {
-    let failed = during(format!("looking at {}", path.display()));
-    let found = std::fs::metadata(path).map_err(&failed)?;
-    let is_plain = path.starts_with("/dev") && path.components().all(|part| !matches!(part, Component::ParentDir));
+    let found = std::fs::metadata(path).map_err(during(format!("looking at {}", path.display())))?;
+    let is_plain = path.starts_with("/dev") && path.components().all(|part| part != Component::ParentDir);
     if is_plain && found.file_type().is_char_device() {
-        Ok(found.rdev())
-    } else {
-        Err(failed(io::Error::other("not a character device below /dev")))
+        return Ok(found.rdev());
     }
+    Err(format!("{} is not a character device below /dev", path.display()))
 }
 
 fn arguments(config: &HelperConfig) -> Result<Vec<CString>, String> {
