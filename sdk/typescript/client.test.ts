@@ -25,10 +25,13 @@ describe("the client", () => {
     const { client } = await serve();
     const { id } = await client.create({ procbox: {}, name: "n" });
     expect((await client.list({ name: "n" })).map((record) => record.id)).toEqual([id]);
-    expect((await client.get(id)).name).toBe("n");
-    await client.delete(id);
+    expect((await client.sandbox(id).record()).name).toBe("n");
+    await client.sandbox(id).delete();
     expect(await client.list()).toEqual([]);
-    const failure = await client.get(id).catch((error: unknown) => error);
+    const failure = await client
+      .sandbox(id)
+      .record()
+      .catch((error: unknown) => error);
     expect(failure).toBeInstanceOf(ApiError);
     expect(failure).toMatchObject({ status: 404, code: "SANDBOX_NOT_FOUND", message: "VM not found" });
   });
@@ -44,7 +47,7 @@ describe("the client", () => {
   test("starts a command, writes to it, and has its output and its end", async () => {
     const { harness, client } = await serve();
     const { id } = await client.create({ procbox: {} });
-    const execution = await client.start(id, { argv: ["cat"], stdin: true });
+    const execution = await client.sandbox(id).executions.start({ argv: ["cat"], stdin: true });
     const fake = [...harness.executions.all.values()][0]!;
     await execution.writeStdin(Buffer.from("ab"));
     await execution.writeStdin(Buffer.from("c"), true);
@@ -59,14 +62,14 @@ describe("the client", () => {
       { type: "exited", exit_code: 2 },
     ]);
     expect(await execution.state()).toMatchObject({ status: "exited", exit_code: 2 });
-    expect((await client.executions(id)).map((one) => one.id)).toEqual([execution.id]);
+    expect((await client.sandbox(id).executions.list()).map((one) => one.id)).toEqual([execution.id]);
     expect(execution.writeStdin(Buffer.from("late"))).rejects.toMatchObject({ code: "EXECUTION_EXITED" });
   });
 
   test("ends its reader when the loop is left", async () => {
     const { harness, client } = await serve();
     const { id } = await client.create({ procbox: {} });
-    const execution = await client.start(id, { command: "yes" });
+    const execution = await client.sandbox(id).executions.start({ command: "yes" });
     const fake = [...harness.executions.all.values()][0]!;
     fake.write("stdout", "y\n");
     for await (const _ of execution.frames()) break;

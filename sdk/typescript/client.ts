@@ -1,24 +1,35 @@
-// The agent's API for programs: sandboxes as records, their commands as executions, its events.
-import { type EventFilter, type EventFrame, followEvents } from "./events.ts";
-import { Execution, type StartRequest } from "./execution.ts";
-import type { RetryOptions } from "./retry.ts";
-import { type Connection, type RequestOptions, Transport } from "./transport.ts";
-import type { CreateSandbox, ExecResult, Execution as ExecutionState, ProcessRequest, VmRecord } from "./types.ts";
+// The agent's API for programs: where it is, its sandboxes, its events, and what it says about itself.
+import { type EventFilter, type EventFrame, type FollowOptions, followEvents, listEvents } from "./events.ts";
+import { ApiError } from "./errors.ts";
+import type { CallOptions } from "./retry.ts";
+import { Sandbox } from "./sandbox.ts";
+import { type Connection, Transport } from "./transport.ts";
+import type { CreateSandbox, DoctorCheck, Event, Plugin, QuotaUse, Readiness, VmRecord } from "./types.ts";
 
 export { ApiError, UnreachableError } from "./errors.ts";
-export type { EventFilter, EventFrame } from "./events.ts";
-export { Execution, type StartRequest } from "./execution.ts";
-export type { RetryOptions } from "./retry.ts";
+export type { EventFilter, EventFrame, EventPosition, FollowOptions } from "./events.ts";
+export { type AttachOptions, Execution, Executions, type StartRequest } from "./execution.ts";
+export { Files, type Path, type ReadOptions, type WriteOptions } from "./files.ts";
 export type { ExitedFrame, OutputFrame } from "./frames.ts";
+export type { CallOptions, RetryOptions } from "./retry.ts";
+export { Sandbox } from "./sandbox.ts";
+export type { Content } from "./transport.ts";
+export type { WatchFrame } from "./watch.ts";
 export type * from "./types.ts";
+export type { Execution as ExecutionState } from "./types.ts";
 
 export interface ClientOptions {
-  /** `http://…`, `https://…` or `unix:/PATH`. */
+  /** `http://…`, `https://…` or, with Bun, `unix:/PATH`. */
   readonly url: string;
   /** The bearer token. */
   readonly token?: string;
-  /** Authority of the agent's certificate, and a client certificate with its key; all PEM. */
+  /** With Bun: authority of the agent's certificate, and a client certificate with its key; all PEM. */
   readonly tls?: NonNullable<Connection["tls"]>;
+}
+
+export interface CreateOptions extends CallOptions {
+  /** The same key with the same request answers the first answer again, so that it can be sent twice. */
+  readonly idempotencyKey?: string;
 }
 
 /** Every method rejects with `ApiError` or `UnreachableError`. */
@@ -35,42 +46,76 @@ export class FluxVm {
     });
   }
 
-  create(request: CreateSandbox): Promise<VmRecord> {
-    return this.transport.json("POST", "/v1/sandboxes", { json: request });
+  create(request: CreateSandbox, { idempotencyKey, signal }: CreateOptions = {}): Promise<VmRecord> {
+    const headers = { "idempotency-key": idempotencyKey };
+    return this.transport.json("POST", "/v1/sandboxes", { json: request, headers, signal });
   }
 
-  async list(filter: { readonly label?: string; readonly name?: string; readonly state?: string } = {}) {
-    return (await this.transport.json<{ items: VmRecord[] }>("GET", "/v1/sandboxes", { query: filter })).items;
+  list(
+    filter: { readonly label?: string; readonly name?: string; readonly state?: string } = {},
+    options?: CallOptions,
+  ): Promise<readonly VmRecord[]> {
+    return this.#items("/v1/sandboxes", filter, options);
   }
 
-  get(id: string): Promise<VmRecord> {
-    return this.transport.json("GET", sandboxPath(id));
+  /** A sandbox by its id; nothing is asked before a method is called. */
+  sandbox(id: string): Sandbox {
+    return new Sandbox(this.transport, id);
   }
 
-  delete(id: string): Promise<void> {
-    return this.transport.json("DELETE", sandboxPath(id));
-  }
-
-  /** Runs a command to its end; everything that it started is killed then. */
-  process(id: string, request: ProcessRequest, options: Pick<RequestOptions, "signal"> = {}): Promise<ExecResult> {
-    return this.transport.json("POST", `${sandboxPath(id)}/process`, { json: request, ...options });
-  }
-
-  /** Starts a command that outlives connections, and attaches to it. */
-  start(id: string, request: StartRequest, options: RetryOptions = {}): Promise<Execution> {
-    return Execution.start(this.transport, id, request, options);
-  }
-
-  /** Events from now on, until the signal aborts. */
-  events(filter?: EventFilter, options?: RetryOptions): AsyncGenerator<EventFrame, void, void> {
+  /** Events from now on, or after a position, until the signal aborts. */
+  events(filter?: EventFilter, options?: FollowOptions): AsyncGenerator<EventFrame, void, void> {
     return followEvents(this.transport, filter, options);
   }
 
-  async executions(id: string): Promise<readonly ExecutionState[]> {
-    return (await this.transport.json<{ items: ExecutionState[] }>("GET", `${sandboxPath(id)}/executions`)).items;
+  /** The newest events that are kept, oldest first. */
+  pastEvents(filter?: EventFilter & { readonly limit?: number }, options?: CallOptions): Promise<readonly Event[]> {
+    return listEvents(this.transport, filter, options);
   }
-}
 
-function sandboxPath(id: string): string {
-  return `/v1/sandboxes/${encodeURIComponent(id)}`;
+  /** What this token uses, and its limits. */
+  quota({ signal }: CallOptions = {}): Promise<QuotaUse> {
+    return this.transport.json("GET", "/v1/quotas/me", { signal });
+  }
+
+  plugins(options?: CallOptions): Promise<readonly Plugin[]> {
+    return this.#items("/v1/host/plugins", {}, options);
+  }
+
+  doctor(options?: CallOptions): Promise<readonly DoctorCheck[]> {
+    return this.#items("/v1/host/doctor", {}, options);
+  }
+
+  /** Resolves when the agent answers. */
+  async health({ signal }: CallOptions = {}): Promise<void> {
+    await this.transport.json("GET", "/healthz", { signal });
+  }
+
+  /** Whether the agent can do its work, and what is missing. */
+  async readiness({ signal }: CallOptions = {}): Promise<Readiness> {
+    try {
+      return await this.transport.json<Readiness>("GET", "/readyz", { signal });
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 503 && "ready" in error.body) return error.body as Readiness;
+      throw error;
+    }
+  }
+
+  /** In the Prometheus text format. */
+  async metrics({ signal }: CallOptions = {}): Promise<string> {
+    return this.transport.text(await this.transport.request("GET", "/metrics", { accept: "text/plain", signal }));
+  }
+
+  /** The OpenAPI document of this agent. */
+  openapi({ signal }: CallOptions = {}): Promise<Readonly<Record<string, unknown>>> {
+    return this.transport.json("GET", "/v1/openapi.json", { signal });
+  }
+
+  async #items<T>(
+    path: string,
+    query: Readonly<Record<string, string | undefined>>,
+    { signal }: CallOptions = {},
+  ): Promise<readonly T[]> {
+    return (await this.transport.json<{ items: readonly T[] }>("GET", path, { query, signal })).items;
+  }
 }

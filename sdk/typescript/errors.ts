@@ -10,6 +10,8 @@ export class ApiError extends Error {
     readonly code: string,
     message: string,
     readonly details: Readonly<Record<string, unknown>> = {},
+    /** The whole answer, where it was an object. */
+    readonly body: Readonly<Record<string, unknown>> = {},
   ) {
     super(message);
   }

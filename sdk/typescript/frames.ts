@@ -94,8 +94,8 @@ class ByteQueue {
 
   /** The number in the first four bytes, which must be there. */
   peekLength(): number {
-    const joined = this.#joined(LENGTH_BYTES);
-    return joined.readUInt32BE(0);
+    const { buffer, byteOffset } = this.#joined(LENGTH_BYTES);
+    return new DataView(buffer, byteOffset).getUint32(0);
   }
 
   /** Takes the first `count` bytes, which must be there. */
@@ -109,19 +109,26 @@ class ByteQueue {
   }
 
   /** Makes the first piece at least `count` long. */
-  #joined(count: number): Buffer {
-    let first = this.#pieces[0]!;
-    if (first.length < count) {
-      first = Buffer.concat(this.#pieces);
-      this.#pieces = [first];
+  #joined(count: number): Uint8Array {
+    const [first] = this.#pieces;
+    if (first!.length >= count) return first!;
+    const whole = new Uint8Array(this.length);
+    let end = 0;
+    for (const piece of this.#pieces) {
+      whole.set(piece, end);
+      end += piece.length;
     }
-    return Buffer.from(first.buffer, first.byteOffset, first.byteLength);
+    this.#pieces = [whole];
+    return whole;
   }
 }
 
 async function withinMs<T>(promise: Promise<T>, ms: number): Promise<T> {
-  const { promise: silence, reject } = Promise.withResolvers<never>();
-  const timer = setTimeout(() => reject(new BrokenStreamError("the stream fell silent")), ms);
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const silence = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new BrokenStreamError("the stream fell silent")), ms);
+  });
+  // When the silence was first, nobody waits for what the read says later.
   promise.catch(() => {});
   try {
     return await Promise.race([promise, silence]);

@@ -1,11 +1,14 @@
 // What is tried again while an agent is away, and for how long.
 import { ApiError, UnreachableError } from "./errors.ts";
 
-export interface RetryOptions {
+export interface CallOptions {
+  /** Ends the call, or the stream, on this side. */
+  readonly signal?: AbortSignal;
+}
+
+export interface RetryOptions extends CallOptions {
   /** How long to try again when the agent cannot be reached; 30 s by default. */
   readonly resumeMs?: number;
-  /** Ends every call and stream on this side. */
-  readonly signal?: AbortSignal;
 }
 
 const RESUME_MS = 30_000;
@@ -20,12 +23,39 @@ export function isPassing(error: unknown): boolean {
 /** Tries again, with growing pauses, for as long as the agent is away. Everything that is retried may come twice. */
 export async function retried<T>({ resumeMs = RESUME_MS, signal }: RetryOptions, call: () => Promise<T>): Promise<T> {
   const deadlineMs = performance.now() + resumeMs;
-  for (let pauseMs = PAUSE_MIN_MS; ; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
+  for (const pause = new Pause(signal); ;) {
     try {
       return await call();
     } catch (error) {
-      if (!isPassing(error) || signal?.aborted || performance.now() + pauseMs > deadlineMs) throw error;
-      await Bun.sleep(pauseMs);
+      if (!isPassing(error) || signal?.aborted || performance.now() + pause.nextMs > deadlineMs) throw error;
+      await pause.wait();
     }
+  }
+}
+
+/** Pauses that grow. */
+export class Pause {
+  nextMs = PAUSE_MIN_MS;
+
+  constructor(private readonly signal: AbortSignal | undefined) {}
+
+  /** Resolves after the pause, or when the signal aborts. */
+  wait(): Promise<void> {
+    const { signal } = this;
+    return new Promise((resolve) => {
+      const over = (): void => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", over);
+        resolve();
+      };
+      const timer = setTimeout(over, this.nextMs);
+      this.nextMs = Math.min(2 * this.nextMs, PAUSE_MAX_MS);
+      signal?.addEventListener("abort", over);
+      if (signal?.aborted) over();
+    });
+  }
+
+  reset(): void {
+    this.nextMs = PAUSE_MIN_MS;
   }
 }

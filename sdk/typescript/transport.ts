@@ -4,19 +4,25 @@ import { ApiError, UnreachableError } from "./errors.ts";
 export interface Connection {
   /** Base URL without a slash at its end. */
   readonly url: string;
-  /** Path of the agent's socket, when it listens on one. */
+  /** Path of the agent's socket, when it listens on one; only Bun's `fetch` can use it, and `tls`. */
   readonly unix: string | null;
   readonly token: string | null;
   readonly tls: { readonly ca?: string; readonly cert?: string; readonly key?: string } | null;
 }
 
+export type Query = Readonly<Record<string, string | number | boolean | undefined>>;
+
+/** What can be sent as it is. */
+export type Content = Uint8Array | Blob | ReadableStream<Uint8Array>;
+
 export interface RequestOptions {
   /** Sent as JSON. */
   readonly json?: unknown;
   /** Sent as it is. */
-  readonly bytes?: Uint8Array;
-  readonly query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  readonly bytes?: Content;
+  readonly query?: Query;
   readonly accept?: string;
+  readonly headers?: Readonly<Record<string, string | undefined>>;
   /** Ends the request and the body of its response. */
   readonly signal?: AbortSignal;
 }
@@ -44,19 +50,21 @@ export class Transport {
     const { url, token, unix, tls } = this.connection;
     const { json, bytes, accept = "application/json", signal } = options;
     const headers: Record<string, string> = { accept };
+    for (const [name, value] of Object.entries(options.headers ?? {})) if (value !== undefined) headers[name] = value;
     if (token !== null) headers.authorization = `Bearer ${token}`;
     if (json !== undefined) headers["content-type"] = "application/json";
     const init = {
       method,
       headers,
-      body: json === undefined ? (bytes as Uint8Array<ArrayBuffer> | undefined) : JSON.stringify(json),
+      body: json === undefined ? bytes : JSON.stringify(json),
+      ...(bytes instanceof ReadableStream ? { duplex: "half" } : {}),
       // A redirect would carry the token elsewhere.
       redirect: "manual",
       signal,
       timeout: false,
       ...(unix === null ? {} : { unix }),
       ...(tls === null ? {} : { tls }),
-    } as RequestInit;
+    } as unknown as RequestInit;
     let response: Response;
     try {
       response = await fetch(`${url}${path}${queryText(options.query)}`, init);
@@ -82,13 +90,16 @@ export class Transport {
     const decoder = new TextDecoder();
     let text = "";
     let length = 0;
+    const reader = response.body?.getReader();
     try {
-      for await (const chunk of response.body ?? []) {
-        length += chunk.length;
+      for (let next = await reader?.read(); next?.done === false; next = await reader?.read()) {
+        length += next.value.length;
         if (length > REPLY_MAX_BYTES) throw new ApiError(response.status, "REPLY_TOO_LARGE", "the answer is too large");
-        text += decoder.decode(chunk, { stream: true });
+        text += decoder.decode(next.value, { stream: true });
       }
     } catch (error) {
+      // Of a connection that is gone already, this rejects.
+      reader?.cancel().catch(() => {});
       throw error instanceof ApiError ? error : this.#unreachable(error);
     }
     return text + decoder.decode();
@@ -107,6 +118,7 @@ function queryText(query: RequestOptions["query"] = {}): string {
 
 /** A proxy of the environment cannot reach this host's own addresses, and has no business seeing the token. */
 function bypassProxy(url: string): void {
+  if (typeof process === "undefined") return;
   const { hostname } = new URL(url);
   if (!["localhost", "[::1]"].includes(hostname) && !hostname.startsWith("127.")) return;
   for (const name of ["NO_PROXY", "no_proxy"]) {
@@ -115,14 +127,16 @@ function bypassProxy(url: string): void {
 }
 
 function errorOf(response: Response, text: string): ApiError {
-  const body = parseJson(text);
-  const { error, code, details } = (typeof body === "object" && body !== null ? body : {}) as Record<string, unknown>;
+  const parsed = parseJson(text);
+  const body = (typeof parsed === "object" && parsed !== null ? parsed : {}) as Record<string, unknown>;
+  const { error, code, details } = body;
   const message = typeof error === "string" ? error : text.trim().slice(0, ERROR_MAX_CHARS) || response.statusText;
   return new ApiError(
     response.status,
     typeof code === "string" ? code : `HTTP_${response.status}`,
     message,
     typeof details === "object" && details !== null ? (details as Record<string, unknown>) : {},
+    body,
   );
 }
 
@@ -145,6 +159,7 @@ const REASONS: Readonly<Record<string, string>> = {
 function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   if (error.name === "TimeoutError") return "no answer in time";
-  const code = String((error as NodeJS.ErrnoException).code ?? "");
+  // Node says it in the cause.
+  const { code = "" } = (error.cause instanceof Error ? error.cause : error) as { readonly code?: string };
   return REASONS[code] ?? (code === "" || error.message.includes(code) ? error.message : `${error.message} (${code})`);
 }

@@ -1,0 +1,103 @@
+// One sandbox by its id: its record, its life, what runs in it, its files and what changed in them.
+import { Executions } from "./execution.ts";
+import { Files } from "./files.ts";
+import type { CallOptions } from "./retry.ts";
+import type { Transport } from "./transport.ts";
+import type {
+  Baseline,
+  Changes,
+  ChangesRequest,
+  DryRun,
+  DryRunRequest,
+  ExecResult,
+  FileContent,
+  FileWrite,
+  PatchSandbox,
+  ProcessRequest,
+  VmRecord,
+} from "./types.ts";
+
+/** Every method rejects with `ApiError` or `UnreachableError`; nothing is sent a second time. */
+export class Sandbox {
+  readonly executions: Executions;
+  readonly files: Files;
+  readonly #path: string;
+
+  constructor(
+    private readonly transport: Transport,
+    readonly id: string,
+  ) {
+    this.executions = new Executions(transport, id);
+    this.files = new Files(transport, id);
+    this.#path = `/v1/sandboxes/${encodeURIComponent(id)}`;
+  }
+
+  record(options?: CallOptions): Promise<VmRecord> {
+    return this.#call("GET", "", undefined, options);
+  }
+
+  /** Renames it or changes its labels. */
+  update(patch: PatchSandbox, options?: CallOptions): Promise<VmRecord> {
+    return this.#call("PATCH", "", patch, options);
+  }
+
+  /** Ends it and removes everything that it held. */
+  async delete(options?: CallOptions): Promise<void> {
+    await this.#call("DELETE", "", undefined, options);
+  }
+
+  start(options?: CallOptions): Promise<VmRecord> {
+    return this.#call("POST", "/start", undefined, options);
+  }
+
+  /** Ends its processes; its files stay. */
+  stop(options?: CallOptions): Promise<VmRecord> {
+    return this.#call("POST", "/stop", undefined, options);
+  }
+
+  pause(options?: CallOptions): Promise<VmRecord> {
+    return this.#call("POST", "/pause", undefined, options);
+  }
+
+  resume(options?: CallOptions): Promise<VmRecord> {
+    return this.#call("POST", "/resume", undefined, options);
+  }
+
+  /** Rejects with `NOT_SUPPORTED` where there is no memory that could be kept. */
+  snapshot(options?: CallOptions): Promise<unknown> {
+    return this.#call("POST", "/snapshot", undefined, options);
+  }
+
+  /** Runs a command to its end; everything that it started is killed then. */
+  process(request: ProcessRequest, options?: CallOptions): Promise<ExecResult> {
+    return this.#call("POST", "/process", request, options);
+  }
+
+  /** A file in one piece, by its path in the workspace. */
+  readFile(path: string, options?: CallOptions): Promise<FileContent> {
+    return this.#call("POST", "/fs/read", { path }, options);
+  }
+
+  async writeFile(file: FileWrite, options?: CallOptions): Promise<void> {
+    await this.#call("POST", "/fs/write", file, options);
+  }
+
+  /** Remembers the files below `paths` as they are now. */
+  baseline(paths: readonly string[] = ["/"], options?: CallOptions): Promise<Baseline> {
+    return this.#call("POST", "/baseline", { paths }, options);
+  }
+
+  /** What changed since the baseline. */
+  changes(request: ChangesRequest = {}, options?: CallOptions): Promise<Changes> {
+    return this.#call("POST", "/changes", request, options);
+  }
+
+  /** Runs a command, tells what it would change, and keeps nothing of it. */
+  dryRun(request: DryRunRequest, options?: CallOptions): Promise<DryRun> {
+    return this.#call("POST", "/dry-run", request, options);
+  }
+
+  #call<T>(method: string, path: string, json: unknown, { signal }: CallOptions = {}): Promise<T> {
+    return this.transport.json<T>(method, this.#path + path, { json, signal });
+  }
+}

@@ -1,0 +1,70 @@
+// A file on its way into a sandbox that goes on where it was cut: it grows under a name of its own beside the file, which
+// it replaces when it is whole.
+import { ApiError, UnreachableError } from "./errors.ts";
+import { type Files, octal, type WriteOptions } from "./files.ts";
+import { isPassing, retried } from "./retry.ts";
+import type { Transport } from "./transport.ts";
+
+/** Rejects as a write does; nothing is left under the other name then, unless the agent stayed away. */
+export async function uploaded(
+  transport: Transport,
+  route: string,
+  files: Files,
+  path: string,
+  content: Blob,
+  { mode, ...options }: WriteOptions,
+): Promise<void> {
+  const aside = `${path.slice(0, path.lastIndexOf("/") + 1)}.upload-${crypto.randomUUID()}`;
+  const { signal } = options;
+  const replaced = mode ?? (await modeOf(files, path, options));
+  try {
+    for (let offset = 0; ;) {
+      const query = { path: aside, offset, mode: octal(replaced) };
+      const bytes = content.slice(offset);
+      try {
+        await transport.json("PUT", route, { bytes, query, signal });
+        break;
+      } catch (error) {
+        if (!isInterrupted(error)) throw error;
+        offset = await retried(options, () => sizeOf(files, aside, signal));
+      }
+    }
+    await moved(files, aside, path, options);
+  } catch (error) {
+    if (!(error instanceof UnreachableError)) await files.remove(aside).catch(() => {});
+    throw error;
+  }
+}
+
+/** The connection broke, or what came before it did is still being written. */
+function isInterrupted(error: unknown): boolean {
+  return isPassing(error) || (error instanceof ApiError && error.code === "RANGE_NOT_SATISFIABLE");
+}
+
+async function modeOf(files: Files, path: string, options: WriteOptions): Promise<number | undefined> {
+  const entry = await retried(options, () => files.stat(path, options)).catch((error: unknown) => {
+    if (error instanceof ApiError && error.code === "PATH_NOT_FOUND") return undefined;
+    throw error;
+  });
+  return entry === undefined ? undefined : entry.mode & 0o777;
+}
+
+async function sizeOf(files: Files, path: string, signal: AbortSignal | undefined): Promise<number> {
+  try {
+    return (await files.stat(path, { signal })).size;
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "PATH_NOT_FOUND") return 0;
+    throw error;
+  }
+}
+
+/** The answer to a move may be lost, and then it is not there to be moved again. */
+async function moved(files: Files, from: string, to: string, options: WriteOptions): Promise<void> {
+  let attempts = 0;
+  await retried(options, () => {
+    attempts += 1;
+    return files.move(from, to, options);
+  }).catch((error: unknown) => {
+    if (attempts < 2 || !(error instanceof ApiError) || error.code !== "PATH_NOT_FOUND") throw error;
+  });
+}
