@@ -150,15 +150,19 @@ async function takeLocks(config: Config, stack: AsyncDisposableStack): Promise<v
 
 /** Options of a plugin: the sections that the configuration has for built-ins, else `[plugins.<kind>.<id>]`. */
 export function pluginOptions(config: Config): (kind: PluginKind, id: string) => unknown {
-  const ports = [config.listen, config.ssh.listen ?? ""].flatMap((listen) => {
-    const address = parseListen(listen);
-    return address?.kind === "tcp" && address.port > 0 ? [address.port] : [];
-  });
   const sections: Readonly<Record<string, unknown>> = {
-    "backend/procbox": { ...config.sandbox.procbox, reserved_ports: ports },
+    "backend/procbox": { ...config.sandbox.procbox, reserved_ports: ownPorts(config) },
     "storage/btrfs": config.storage.pool_size_mib === null ? {} : { pool_size_mib: config.storage.pool_size_mib },
   };
   return (kind, id) => sections[`${kind}/${id}`] ?? config.plugins[kind][id];
+}
+
+/** The TCP ports that the agent itself listens on, as far as the configuration names them. */
+function ownPorts(config: Config): number[] {
+  return [config.listen, config.ssh.listen ?? ""].flatMap((listen) => {
+    const address = parseListen(listen);
+    return address?.kind === "tcp" && address.port > 0 ? [address.port] : [];
+  });
 }
 
 /** The storage plugin that the operator names, else the first that works on this host. */
@@ -179,6 +183,7 @@ function coreSettings(config: Config, host: HostFacts): CoreSettings {
     memoryMibMaxPerToken: config.auth.max_memory_mib_per_token,
     leaseRanges: { uid: { first: uid_base, count: uid_count } },
     reaperIntervalMs: config.reaper_interval_secs * 1000,
+    reservedHostPorts: new Set(ownPorts(config)),
   };
 }
 

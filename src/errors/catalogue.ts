@@ -57,11 +57,21 @@ export const catalogue = {
   CONFINEMENT_UNAVAILABLE: entry(503, "this host cannot confine the sandbox as asked"),
   UID_POOL_EXHAUSTED: entry(503, "no free sandbox uid", true),
   LAUNCH_FAILED: entry(500, "the sandbox could not be started"),
+  MONITOR_ERROR: entry(500, "the virtual machine monitor failed"),
+  SNAPSHOT_NOT_FOUND: entry(404, "no such snapshot"),
+  SNAPSHOT_EXISTS: entry(409, "a snapshot with this tag exists"),
   NOT_SUPPORTED: entry(501, "this backend cannot do that"),
   CAPABILITY_MISSING: entry(501, "a capability of the host is missing"),
   PLUGIN_NOT_FOUND: entry(404, "no such plugin"),
   PLUGIN_REFUSED: entry(400, "the plugin was refused"),
   PLUGIN_FAULT: entry(500, "a plugin failed"),
+
+  // Templates.
+  TEMPLATE_NOT_FOUND: entry(404, "no such template"),
+  TEMPLATE_EXISTS: entry(409, "a template of this name exists"),
+  TEMPLATE_BUSY: entry(409, "another template is being built or removed", true),
+  TEMPLATE_INVALID: entry(400, "the template is invalid"),
+  TEMPLATE_BUILD_FAILED: entry(500, "the template could not be built"),
 
   // Commands, files and change-sets in the guest.
   PROGRAM_NOT_FOUND: entry(400, "no such program in the sandbox"),
@@ -76,6 +86,7 @@ export const catalogue = {
   FILE_DENIED: entry(400, "the sandbox may not access this path"),
   FILE_IS_SYMLINK: entry(400, "symbolic links are not followed"),
   PATH_NOT_FOUND: entry(404, "path not found"),
+  PATH_EXISTS: entry(409, "something has this name"),
   DIRECTORY_NOT_EMPTY: entry(412, "the directory is not empty"),
   RANGE_NOT_SATISFIABLE: entry(416, "the file has no such part"),
   ARCHIVE_REFUSED: entry(400, "the archive was refused"),
@@ -97,6 +108,16 @@ export const catalogue = {
   STDIN_GAP: entry(416, "the offset lies beyond the input that was taken"),
   STDIN_CLOSED: entry(400, "the input is closed"),
   TTY_REQUIRED: entry(400, "the execution has no terminal"),
+
+  // Ports.
+  PORT_REFUSED: entry(502, "nothing in the sandbox listens on this port", true),
+  PORT_WAIT_TIMEOUT: entry(504, "nothing has come to listen on the port in time", true),
+  PORT_BROKEN: entry(502, "the connection to the port broke off"),
+  PORTS_BUSY: entry(409, "the sandbox has as many ports, connections to them or waits for them as it may", true),
+  PORT_IN_USE: entry(409, "the port of the host is taken"),
+  PORT_RESERVED: entry(403, "the agent itself uses this port of the host"),
+  PORT_EXPOSED: entry(409, "this port is exposed on another port of the host"),
+  PORT_NOT_EXPOSED: entry(404, "this port is not exposed"),
 
   // The agent and its host.
   CONFIG_INVALID: entry(400, "the configuration is invalid"),

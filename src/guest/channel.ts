@@ -13,6 +13,7 @@ import type {
 } from "../contracts/channel.ts";
 import type { GuestExecutions } from "../contracts/executions.ts";
 import type { GuestFiles } from "../contracts/files.ts";
+import type { GuestPorts } from "../contracts/ports.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { GuestConnection } from "./connection.ts";
 import { exec } from "./exec.ts";
@@ -24,6 +25,7 @@ import { readFile, writeFile } from "./files.ts";
 import type { Message } from "./frame.ts";
 import { manifest } from "./manifest.ts";
 import type { Fields } from "./msgpack.ts";
+import { ConnectedPorts } from "./ports.ts";
 
 export class WarmChannel implements GuestChannel {
   readonly #reconnect: () => Promise<GuestConnection>;
@@ -33,6 +35,7 @@ export class WarmChannel implements GuestChannel {
   readonly #executions = new ConnectedExecutions((operation) => this.#on(operation));
 
   readonly #files = new ConnectedFiles((operation) => this.#on(operation));
+  readonly #ports = new ConnectedPorts((operation) => this.#on(operation));
 
   /** `reconnect` opens another connection to the same guest agent. */
   constructor(connection: GuestConnection, reconnect: () => Promise<GuestConnection>) {
@@ -50,6 +53,10 @@ export class WarmChannel implements GuestChannel {
 
   get fileStreams(): GuestFiles | undefined {
     return this.features.has("file-streams") ? this.#files : undefined;
+  }
+
+  get ports(): GuestPorts | undefined {
+    return this.features.has("ports") ? this.#ports : undefined;
   }
 
   async ping(): Promise<void> {

@@ -46,19 +46,38 @@ const startCodes: ReadonlyMap<string, ErrorCode> = new Map([
 const fileCodes: ReadonlyMap<string, ErrorCode> = new Map([
   ["NOT_FOUND", "PATH_NOT_FOUND"],
   ["NOT_EMPTY", "DIRECTORY_NOT_EMPTY"],
+  ["EXISTS", "PATH_EXISTS"],
+  ["CAPABILITY", "CAPABILITY_MISSING"],
   ["OFFSET_MISMATCH", "RANGE_NOT_SATISFIABLE"],
   ["BAD_ARGUMENT", "PATH_INVALID"],
   // Also what is heard first when the sandbox is ending.
   ["INTERRUPTED", "GUEST_UNREACHABLE"],
 ]);
 
+/** Codes of the operations on ports, where the port is the subject. */
+const portCodes: ReadonlyMap<string, ErrorCode> = new Map([
+  ["REFUSED", "PORT_REFUSED"],
+  ["BROKEN", "PORT_BROKEN"],
+  ["TIMED_OUT", "DEADLINE_EXCEEDED"],
+  ["LIMIT", "PORTS_BUSY"],
+  ["CAPABILITY", "CAPABILITY_MISSING"],
+  ["BAD_ARGUMENT", "BAD_REQUEST"],
+  // Also what is heard first when the sandbox is ending.
+  ["INTERRUPTED", "GUEST_UNREACHABLE"],
+]);
+
+const portWaitCodes: ReadonlyMap<string, ErrorCode> = new Map([...portCodes, ["TIMED_OUT", "PORT_WAIT_TIMEOUT"]]);
+
 /** Operations of which so many run that the next must wait. */
 const busyFileCodes: ReadonlyMap<string, ErrorCode> = new Map([...fileCodes, ["LIMIT", "SANDBOX_BUSY"]]);
 const archiveCodes: ReadonlyMap<string, ErrorCode> = new Map([...fileCodes, ["BAD_ARGUMENT", "ARCHIVE_REFUSED"]]);
 
 const FILE_OPS: ReadonlyMap<string, ReadonlyMap<string, ErrorCode>> = new Map([
-  ...["stat", "list", "mkdir", "remove", "move", "archive-read"].map((op) => [op, fileCodes] as const),
-  ...["read-range", "write-stream", "watch"].map((op) => [op, busyFileCodes] as const),
+  ...[
+    ...["stat", "resolve", "list", "create", "set-attributes", "symlink", "link"],
+    ...["mkdir", "remove", "move", "archive-read"],
+  ].map((op) => [op, fileCodes] as const),
+  ...["read-range", "write-stream", "write-at", "watch"].map((op) => [op, busyFileCodes] as const),
   ["archive-write", archiveCodes],
 ]);
 
@@ -66,6 +85,8 @@ function codesOf(op: string | null): ReadonlyMap<string, ErrorCode> | null {
   if (op === "exec") return commandCodes;
   if (op === "execution-start") return startCodes;
   if (op?.startsWith("execution-") === true) return executionCodes;
+  if (op === "port-wait") return portWaitCodes;
+  if (op?.startsWith("port-") === true) return portCodes;
   return op === null ? null : (FILE_OPS.get(op) ?? null);
 }
 

@@ -7,6 +7,7 @@ import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import { executionsOf } from "./executions/executions.ts";
 import type { Phase } from "./lifecycle.ts";
+import { restoreExposures } from "./ports/exposures.ts";
 import { stopRun } from "./power.ts";
 import { instanceFields, launchRequest, ownPlace, publish, releaseRun, stuckMessage } from "./run.ts";
 import type { Live, Sandbox } from "./sandbox.ts";
@@ -29,6 +30,7 @@ export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fa
   });
   publish(context, sandbox, live);
   await executionsOf(context, sandbox).adopt();
+  await restoreExposures(context, sandbox);
   return "adopted";
 }
 

@@ -9,6 +9,7 @@ import { LeaseBook } from "./leases.ts";
 import { Ledger } from "./ledger.ts";
 import type { VmRecord } from "./operations.ts";
 import { Places } from "./places.ts";
+import { ExposedPorts } from "./ports/exposures.ts";
 import type { SandboxRecord } from "./record.ts";
 import type { Sandbox } from "./sandbox.ts";
 import { toVmRecord } from "./vm-record.ts";
@@ -28,6 +29,7 @@ export class Context {
   readonly catalogue: Catalogue;
   readonly leases: LeaseBook;
   readonly places: Places;
+  readonly exposed = new ExposedPorts();
   readonly releases: ReadonlyMap<string, Release>;
   /** Set at shutdown: nothing new is accepted. */
   closing = false;
@@ -36,7 +38,7 @@ export class Context {
     const { settings, backends, storage, dataplanes, store, crashPoint } = dependencies;
     this.catalogue = new Catalogue(settings);
     this.places = new Places(settings.instancesDir, settings.runDir);
-    this.releases = releaseTable([this.places, storage, ...backends.values(), ...dataplanes.values()]);
+    this.releases = releaseTable([this.places, this.exposed, storage, ...backends.values(), ...dataplanes.values()]);
     this.leases = new LeaseBook({
       store,
       ranges: settings.leaseRanges,

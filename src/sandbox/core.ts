@@ -15,6 +15,8 @@ import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-acc
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import { watchOvershoot } from "./overshoot.ts";
 import { awakeSandbox, onGuest } from "./on-guest.ts";
+import type { PortOperations } from "./ports/operations.ts";
+import { portOperations } from "./ports/ports.ts";
 import { pause, resume, start, stop } from "./power.ts";
 import { Reaper } from "./reaper.ts";
 import { type ReconcileReport, reconcile } from "./reconcile.ts";
@@ -27,6 +29,7 @@ export interface SandboxCore {
   readonly operations: Operations;
   readonly executions: ExecutionOperations;
   readonly files: FileOperations;
+  readonly ports: PortOperations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;
   /** Begins the periodic work and the watch over workspaces. Once, after reconciling. */
@@ -54,6 +57,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
     operations: operationsOf(context),
     executions: executionOperations(context),
     files: fileOperations(context),
+    ports: portOperations(context),
     reconcile: () => reconcile(context),
     startKeepers: () => {
       reaper.start();

@@ -25,6 +25,8 @@ export interface CoreSettings {
   readonly memoryMibMaxPerToken: number | null;
   readonly leaseRanges: Readonly<Partial<Record<LeaseKind, LeaseRange>>>;
   readonly reaperIntervalMs: number;
+  /** Ports of the host that no sandbox's port is exposed on: the agent's own. */
+  readonly reservedHostPorts: ReadonlySet<number>;
 }
 
 export interface CoreMetrics {

@@ -6,6 +6,7 @@ import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import type { VmRecord } from "./operations.ts";
 import { runOwner } from "./record.ts";
+import { dropExposures } from "./ports/exposures.ts";
 import {
   discard,
   endInstance,
@@ -154,6 +155,7 @@ export async function pause(context: Context, sandbox: Sandbox): Promise<VmRecor
       throw error;
     }
     await crashPoint("pause.frozen");
+    await dropExposures(sandbox);
     await move(context, sandbox, "pausing", "paused", { patch: { pausedAtUnixMs: clock.nowUnixMs() } });
     return context.render(sandbox);
   });

@@ -26,6 +26,7 @@ export async function letGo(context: Context, reaper: Reaper, budgetMs: number):
   await withDeadline(quiet, budgetMs / 2, "waiting for operations").catch((error: unknown) => {
     log.warn({ error: asAgentError(error).message }, "operations were cut by the shutdown");
   });
+  await context.exposed.closeAll();
   await Promise.all(context.catalogue.all().map((sandbox) => detach(context, sandbox, budgetMs / 2)));
 }
 

@@ -68,6 +68,7 @@ export class World {
         memoryMibMaxPerToken: null,
         leaseRanges: { uid: { first: UID_FIRST, count: 8 } },
         reaperIntervalMs: 5,
+        reservedHostPorts: new Set(),
         ...options.settings,
       },
       clock: { nowUnixMs: () => this.nowUnixMs, sleep: () => Promise.resolve() },

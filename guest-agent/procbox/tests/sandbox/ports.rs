@@ -202,7 +202,7 @@ fn dropped() {
 }
 
 fn bounded() {
-    let sandbox = served(Place::new());
+    let sandbox = served(Place::new().with(|config| config["limits"]["open_files"] = 1024.into()));
     serve(&sandbox, "deaf", "127.0.0.1:8000");
     serve(&sandbox, "echo", "127.0.0.1:8001");
     let mut connection = sandbox.connect();
