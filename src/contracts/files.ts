@@ -67,9 +67,30 @@ export interface WriteOptions {
   readonly offset?: number;
 }
 
-/** Every method rejects with an `AgentError` (`PATH_NOT_FOUND`, `FILE_…`, `DIRECTORY_NOT_EMPTY`, `WORKSPACE_FULL`, …). */
+export interface CreateOptions {
+  /** Permission bits of a file that is made. */
+  readonly mode: number;
+  /** A name that is taken is `PATH_EXISTS`. */
+  readonly exclusive: boolean;
+  /** A file that is there loses its content. */
+  readonly empty: boolean;
+}
+
+/** What is absent stays as it is. */
+export interface FileAttributes {
+  /** Permission and set-id bits. */
+  readonly mode?: number;
+  readonly accessedAtUnixMs?: number;
+  readonly modifiedAtUnixMs?: number;
+  /** Of a regular file, which is cut or filled with zeros. */
+  readonly size?: number;
+}
+
+/** Every method rejects with an `AgentError` (`PATH_NOT_FOUND`, `PATH_EXISTS`, `FILE_…`, `DIRECTORY_NOT_EMPTY`, `WORKSPACE_FULL`, …). */
 export interface GuestFiles {
   stat(path: Uint8Array): Promise<FileEntry>;
+  /** What the path leads to when its links are followed; `path` of the answer has none. */
+  resolve(path: Uint8Array): Promise<FileEntry>;
   /** One level, sorted by name. */
   list(path: Uint8Array): Promise<readonly FileEntry[]>;
   /** With its parents; false when it was there already. */
@@ -80,6 +101,14 @@ export interface GuestFiles {
   read(path: Uint8Array, range: FileRange): Promise<FileDownload>;
   /** Makes missing parents. Resolves to the size that the file has then. */
   write(path: Uint8Array, options: WriteOptions, content: ByteSource): Promise<number>;
+  /** Into a file that is there, from `offset` or at its end. Resolves to the size that it has then. */
+  writeAt(path: Uint8Array, offset: number | null, content: ByteSource): Promise<number>;
+  /** Resolves to the size of the file. */
+  create(path: Uint8Array, options: CreateOptions): Promise<number>;
+  setAttributes(path: Uint8Array, attributes: FileAttributes): Promise<void>;
+  symlink(path: Uint8Array, target: Uint8Array): Promise<void>;
+  /** A second name of a file. */
+  link(from: Uint8Array, to: Uint8Array): Promise<void>;
   /** A tar archive of a directory or a file. */
   readArchive(path: Uint8Array): Promise<FileDownload>;
   /** Unpacks a tar archive into a directory. Resolves to the number of its entries. */

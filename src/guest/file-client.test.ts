@@ -93,6 +93,8 @@ test.each([
   ["list", "LIMIT", "LISTING_TOO_LARGE"],
   ["watch", "LIMIT", "SANDBOX_BUSY"],
   ["stat", "INTERRUPTED", "GUEST_UNREACHABLE"],
+  ["resolve", "SYMLINK", "FILE_IS_SYMLINK"],
+  ["resolve", "CAPABILITY", "CAPABILITY_MISSING"],
 ] as const)("%s that fails with %s is %s", async (op, code, expected) => {
   const guest = await files(async (c) => {
     await c.next();
@@ -101,6 +103,53 @@ test.each([
   const call: Promise<unknown> =
     op === "remove" ? guest.remove(PATH, false) : op === "watch" ? guest.watch(PATH, true) : guest[op](PATH);
   expect((await failure(call)).code).toBe(expected);
+});
+
+test("what has no bytes says its arguments and hears its counts", async () => {
+  const asked: Message[] = [];
+  const calls: [(guest: GuestFiles) => Promise<unknown>, Message, unknown][] = [
+    [
+      (guest) => guest.create(PATH, { mode: 0o640, exclusive: true, empty: false }),
+      { op: "create", path: PATH, mode: 0o640, exclusive: true, empty: false },
+      7,
+    ],
+    [
+      (guest) => guest.setAttributes(PATH, { modifiedAtUnixMs: 2 ** 40, size: 3 }),
+      { op: "set-attributes", path: PATH, modified_ms: 2 ** 40, size: 3 },
+      undefined,
+    ],
+    [
+      (guest) => guest.symlink(PATH, Buffer.from("to")),
+      { op: "symlink", path: PATH, target: Buffer.from("to") },
+      undefined,
+    ],
+    [(guest) => guest.link(PATH, PATH), { op: "link", from: PATH, to: PATH }, undefined],
+  ];
+  for (const [call, args, answer] of calls) {
+    const guest = await files(async (c) => {
+      asked.push({ ...(await c.next()).message });
+      opened(c);
+      c.send(1, FrameKind.end, { size: 7, entries: 1 });
+    });
+    expect(await call(guest)).toEqual(answer as never);
+    expect(asked.pop()).toEqual(args);
+  }
+});
+
+test("content for a place in a file, or for its end, is sent whole", async () => {
+  for (const offset of [5, null]) {
+    const guest = await files(async (c) => {
+      expect({ ...(await c.next()).message }).toEqual({
+        op: "write-at",
+        path: PATH,
+        ...(offset !== null && { offset }),
+      });
+      let data = await c.next();
+      while (data.message.eof !== true) data = await c.next();
+      c.send(1, FrameKind.end, { size: 9, entries: 1 });
+    });
+    expect(await guest.writeAt(PATH, offset, source([Buffer.from("abcd")]))).toBe(9);
+  }
 });
 
 describe("downloads", () => {

@@ -3,6 +3,8 @@ import { limits } from "../config/limits.ts";
 import type {
   ByteSource,
   ChangeFeed,
+  CreateOptions,
+  FileAttributes,
   FileDownload,
   FileEntry,
   FileRange,
@@ -22,6 +24,13 @@ import { ProtocolViolation } from "./violation.ts";
 
 type OnConnection = <T>(operation: (connection: GuestConnection) => Promise<T>) => Promise<T>;
 
+/** What came of an operation: entries, and the counts of its end. */
+interface Answer {
+  readonly entries: FileEntry[];
+  readonly count: number;
+  readonly size: number;
+}
+
 const CONTENT: DownloadOptions = { isEndless: false, isMeasured: true };
 const ARCHIVE: DownloadOptions = { isEndless: false, isMeasured: false };
 const CHANGES: DownloadOptions = { isEndless: true, isMeasured: false };
@@ -30,10 +39,12 @@ export class ConnectedFiles implements GuestFiles {
   /** `on` runs an operation on a connection that is alive. */
   constructor(private readonly on: OnConnection) {}
 
-  async stat(path: Uint8Array): Promise<FileEntry> {
-    const { entries } = await this.#call("stat", { path });
-    if (entries.length !== 1) throw guestViolation("not one entry for one path");
-    return entries[0]!;
+  stat(path: Uint8Array): Promise<FileEntry> {
+    return this.#entry("stat", path);
+  }
+
+  resolve(path: Uint8Array): Promise<FileEntry> {
+    return this.#entry("resolve", path);
   }
 
   async list(path: Uint8Array): Promise<readonly FileEntry[]> {
@@ -72,6 +83,34 @@ export class ConnectedFiles implements GuestFiles {
     return integer(await this.#upload("write-stream", args, content), "size");
   }
 
+  async writeAt(path: Uint8Array, offset: number | null, content: ByteSource): Promise<number> {
+    const args = { path, ...(offset !== null && { offset: wide(offset) }) };
+    return integer(await this.#upload("write-at", args, content), "size");
+  }
+
+  async create(path: Uint8Array, { mode, exclusive, empty }: CreateOptions): Promise<number> {
+    return (await this.#call("create", { path, mode, exclusive, empty })).size;
+  }
+
+  async setAttributes(path: Uint8Array, attributes: FileAttributes): Promise<void> {
+    const { mode, accessedAtUnixMs, modifiedAtUnixMs, size } = attributes;
+    await this.#call("set-attributes", {
+      path,
+      ...(mode !== undefined && { mode }),
+      ...(accessedAtUnixMs !== undefined && { accessed_ms: wide(accessedAtUnixMs) }),
+      ...(modifiedAtUnixMs !== undefined && { modified_ms: wide(modifiedAtUnixMs) }),
+      ...(size !== undefined && { size: wide(size) }),
+    });
+  }
+
+  async symlink(path: Uint8Array, target: Uint8Array): Promise<void> {
+    await this.#call("symlink", { path, target });
+  }
+
+  async link(from: Uint8Array, to: Uint8Array): Promise<void> {
+    await this.#call("link", { from, to });
+  }
+
   readArchive(path: Uint8Array): Promise<FileDownload> {
     return this.on((connection) => download(connection, "archive-read", { path }, ARCHIVE));
   }
@@ -89,8 +128,14 @@ export class ConnectedFiles implements GuestFiles {
     return this.on((connection) => upload(connection, op, args, content));
   }
 
+  async #entry(op: string, path: Uint8Array): Promise<FileEntry> {
+    const { entries } = await this.#call(op, { path });
+    if (entries.length !== 1) throw guestViolation("not one entry for one path");
+    return entries[0]!;
+  }
+
   /** An operation whose answer is small enough to be held. */
-  #call(op: string, args: Message): Promise<{ readonly entries: FileEntry[]; readonly count: number }> {
+  #call(op: string, args: Message): Promise<Answer> {
     return this.on(
       (connection) =>
         new Promise((resolve, reject) => {
@@ -113,7 +158,7 @@ export class ConnectedFiles implements GuestFiles {
               },
               ended: (message) => {
                 const entries = fileEntries(Buffer.concat(pieces));
-                resolve({ entries, count: integer(message, "entries") });
+                resolve({ entries, count: integer(message, "entries"), size: integer(message, "size") });
               },
               failed: reject,
             },

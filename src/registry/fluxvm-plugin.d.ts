@@ -87,7 +87,8 @@ declare module "fluxvm/plugin" {
   export interface ExecutionSink {
     /**
      * `data` is a view of memory that nobody writes again. Offsets never go backwards; one that jumps says that bytes
-     * were lost. The guest may send more once the promise has resolved, which is the back-pressure.
+     * were lost. The guest may send more once the promise has resolved, which is the back-pressure; small pieces may be
+     * answered with the same promise, which resolves when the last of them is taken.
      */
     output(channel: "stdout" | "stderr", offset: number, data: Uint8Array): Promise<void>;
     /** The process has ended; output may follow. What it wrote itself lies below `wrote`. */
@@ -192,9 +193,30 @@ declare module "fluxvm/plugin" {
     readonly offset?: number;
   }
 
-  /** Every method rejects with an `AgentError` (`PATH_NOT_FOUND`, `FILE_…`, `DIRECTORY_NOT_EMPTY`, `WORKSPACE_FULL`, …). */
+  export interface CreateOptions {
+    /** Permission bits of a file that is made. */
+    readonly mode: number;
+    /** A name that is taken is `PATH_EXISTS`. */
+    readonly exclusive: boolean;
+    /** A file that is there loses its content. */
+    readonly empty: boolean;
+  }
+
+  /** What is absent stays as it is. */
+  export interface FileAttributes {
+    /** Permission and set-id bits. */
+    readonly mode?: number;
+    readonly accessedAtUnixMs?: number;
+    readonly modifiedAtUnixMs?: number;
+    /** Of a regular file, which is cut or filled with zeros. */
+    readonly size?: number;
+  }
+
+  /** Every method rejects with an `AgentError` (`PATH_NOT_FOUND`, `PATH_EXISTS`, `FILE_…`, `DIRECTORY_NOT_EMPTY`, `WORKSPACE_FULL`, …). */
   export interface GuestFiles {
     stat(path: Uint8Array): Promise<FileEntry>;
+    /** What the path leads to when its links are followed; `path` of the answer has none. */
+    resolve(path: Uint8Array): Promise<FileEntry>;
     /** One level, sorted by name. */
     list(path: Uint8Array): Promise<readonly FileEntry[]>;
     /** With its parents; false when it was there already. */
@@ -205,6 +227,14 @@ declare module "fluxvm/plugin" {
     read(path: Uint8Array, range: FileRange): Promise<FileDownload>;
     /** Makes missing parents. Resolves to the size that the file has then. */
     write(path: Uint8Array, options: WriteOptions, content: ByteSource): Promise<number>;
+    /** Into a file that is there, from `offset` or at its end. Resolves to the size that it has then. */
+    writeAt(path: Uint8Array, offset: number | null, content: ByteSource): Promise<number>;
+    /** Resolves to the size of the file. */
+    create(path: Uint8Array, options: CreateOptions): Promise<number>;
+    setAttributes(path: Uint8Array, attributes: FileAttributes): Promise<void>;
+    symlink(path: Uint8Array, target: Uint8Array): Promise<void>;
+    /** A second name of a file. */
+    link(from: Uint8Array, to: Uint8Array): Promise<void>;
     /** A tar archive of a directory or a file. */
     readArchive(path: Uint8Array): Promise<FileDownload>;
     /** Unpacks a tar archive into a directory. Resolves to the number of its entries. */
@@ -720,11 +750,19 @@ declare module "fluxvm/plugin" {
     | "CONFINEMENT_UNAVAILABLE"
     | "UID_POOL_EXHAUSTED"
     | "LAUNCH_FAILED"
+    | "MONITOR_ERROR"
+    | "SNAPSHOT_NOT_FOUND"
+    | "SNAPSHOT_EXISTS"
     | "NOT_SUPPORTED"
     | "CAPABILITY_MISSING"
     | "PLUGIN_NOT_FOUND"
     | "PLUGIN_REFUSED"
     | "PLUGIN_FAULT"
+    | "TEMPLATE_NOT_FOUND"
+    | "TEMPLATE_EXISTS"
+    | "TEMPLATE_BUSY"
+    | "TEMPLATE_INVALID"
+    | "TEMPLATE_BUILD_FAILED"
     | "PROGRAM_NOT_FOUND"
     | "PROGRAM_DENIED"
     | "GUEST_ERROR"
@@ -737,6 +775,7 @@ declare module "fluxvm/plugin" {
     | "FILE_DENIED"
     | "FILE_IS_SYMLINK"
     | "PATH_NOT_FOUND"
+    | "PATH_EXISTS"
     | "DIRECTORY_NOT_EMPTY"
     | "RANGE_NOT_SATISFIABLE"
     | "ARCHIVE_REFUSED"
@@ -756,6 +795,14 @@ declare module "fluxvm/plugin" {
     | "STDIN_GAP"
     | "STDIN_CLOSED"
     | "TTY_REQUIRED"
+    | "PORT_REFUSED"
+    | "PORT_WAIT_TIMEOUT"
+    | "PORT_BROKEN"
+    | "PORTS_BUSY"
+    | "PORT_IN_USE"
+    | "PORT_RESERVED"
+    | "PORT_EXPOSED"
+    | "PORT_NOT_EXPOSED"
     | "CONFIG_INVALID"
     | "STATE_LOCKED"
     | "STATE_NEWER"

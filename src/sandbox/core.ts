@@ -10,7 +10,7 @@ import type { CoreDependencies } from "./dependencies.ts";
 import { executionOperations } from "./executions/executions.ts";
 import type { ExecutionOperations } from "./executions/operations.ts";
 import { fileOperations } from "./files/files.ts";
-import type { FileOperations } from "./files/operations.ts";
+import type { FileSystemOperations } from "./files/operations.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import { watchOvershoot } from "./overshoot.ts";
@@ -28,7 +28,7 @@ import { update } from "./update.ts";
 export interface SandboxCore {
   readonly operations: Operations;
   readonly executions: ExecutionOperations;
-  readonly files: FileOperations;
+  readonly files: FileSystemOperations;
   readonly ports: PortOperations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;

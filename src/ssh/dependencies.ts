@@ -3,7 +3,7 @@
 import type { Config } from "../config/schema.ts";
 import type { Logger } from "../contracts/log.ts";
 import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
-import type { FileOperations } from "../sandbox/files/operations.ts";
+import type { FileSystemOperations } from "../sandbox/files/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
 
@@ -21,6 +21,6 @@ export interface SshDependencies {
   readonly stateDir: string;
   readonly operations: Pick<Operations, "visible">;
   readonly executions: ExecutionOperations;
-  readonly files: FileOperations;
+  readonly files: FileSystemOperations;
   readonly telemetry: SshTelemetry;
 }

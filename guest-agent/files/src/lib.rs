@@ -5,8 +5,11 @@
 #![deny(unsafe_code)]
 
 mod archive;
+mod attributes;
 mod beside;
+mod create;
 mod errno;
+mod links;
 mod look;
 mod manifest;
 mod parents;
@@ -14,6 +17,7 @@ mod perform;
 mod read;
 mod remove;
 mod rename;
+mod resolve;
 mod root;
 mod watch;
 mod write;

@@ -78,29 +78,31 @@ pub fn names(directory: BorrowedFd<'_>, max: usize) -> Result<Vec<Vec<u8>>, Errn
 
 fn encode(directory: BorrowedFd<'_>, name: &[u8], path: &[u8], out: &mut Vec<u8>) -> Result<(), Errno> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let target = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => readlinkat(directory, name, Vec::new())?.into_bytes(),
+        _ => Vec::new(),
+    };
+    entry_of(&stat, path, &target).encode(out);
+    Ok(())
+}
+
+pub fn entry_of<'a>(stat: &Stat, path: &'a [u8], target: &'a [u8]) -> FileEntry<'a> {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => EntryKind::Regular,
         FileType::Directory => EntryKind::Directory,
         FileType::Symlink => EntryKind::Symlink,
         _ => EntryKind::Other,
     };
-    let target = match kind {
-        EntryKind::Symlink => readlinkat(directory, name, Vec::new())?.into_bytes(),
-        _ => Vec::new(),
-    };
-    let size = if kind == EntryKind::Regular { stat.st_size as u64 } else { 0 };
-    let entry = FileEntry {
+    FileEntry {
         path,
         kind,
-        size,
+        size: if kind == EntryKind::Regular { stat.st_size as u64 } else { 0 },
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
-        modified_ms: modified_ms(&stat),
-        target: &target,
-    };
-    entry.encode(out);
-    Ok(())
+        modified_ms: modified_ms(stat),
+        target,
+    }
 }
 
 pub fn modified_ms(stat: &Stat) -> u64 {

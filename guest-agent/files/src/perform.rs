@@ -2,7 +2,7 @@
 
 use crate::parents::make_directory;
 use crate::root::{CheckedPath, Root};
-use crate::{archive, look, read, remove, rename, watch, write};
+use crate::{archive, attributes, create, links, look, read, remove, rename, resolve, watch, write};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::Read;
@@ -23,9 +23,29 @@ pub fn perform(
             opened(Opened::default())?;
             look::stat(root, &request.path, &mut out)
         }
+        FileRequest::Resolve(request) => {
+            opened(Opened::default())?;
+            resolve::resolve(root, &request.path, &mut out)
+        }
         FileRequest::List(request) => {
             opened(Opened::default())?;
             look::list(root, &request.path, &mut out)
+        }
+        FileRequest::Create(request) => {
+            opened(Opened::default())?;
+            create::create(root, request)
+        }
+        FileRequest::SetAttributes(request) => {
+            opened(Opened::default())?;
+            attributes::set(root, request)
+        }
+        FileRequest::Symlink(request) => {
+            opened(Opened::default())?;
+            links::symlink(root, request)
+        }
+        FileRequest::Link(request) => {
+            opened(Opened::default())?;
+            links::link(root, request)
         }
         FileRequest::MakeDirectory(request) => {
             opened(Opened::default())?;
@@ -50,6 +70,7 @@ pub fn perform(
 pub fn perform_upload(root: &Root, request: &FileUploadRequest, content: &mut impl Read) -> Result<FileSummary, Fault> {
     match request {
         FileUploadRequest::WriteStream(request) => write::write_stream(root, request, content),
+        FileUploadRequest::WriteAt(request) => write::write_at(root, request, content),
         FileUploadRequest::ArchiveWrite(request) => archive::unpack(root, &request.path, content),
     }
 }

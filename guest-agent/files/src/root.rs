@@ -40,6 +40,20 @@ impl Root {
         resolve_at(self.directory.as_fd(), path.relative(), flags, resolve)
     }
 
+    /// Opens `path` with its links followed. Where links are refused otherwise, an absolute one means what it means to
+    /// the calling process, so that what was opened may lie outside the root.
+    pub(crate) fn follow(&self, path: &CheckedPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = match self.links {
+            Links::Follow => ResolveFlags::IN_ROOT,
+            Links::Refuse => ResolveFlags::empty(),
+        };
+        resolve_at(self.directory.as_fd(), path.relative(), flags, resolve)
+    }
+
+    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
     /// Makes the root the working directory of the calling thread.
     pub(crate) fn enter(&self) -> Result<(), Errno> {
         rustix::process::fchdir(&self.directory)

@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use wire::file_request::{FileSummary, WriteStreamRequest};
+use wire::file_request::{FileSummary, WriteAtRequest, WriteStreamRequest};
 use wire::request::WriteFileRequest;
 use wire::{ErrorCode, Fault};
 
@@ -109,6 +109,24 @@ fn write_in_place(
     seek(&file, SeekFrom::Start(offset)).map_err(at)?;
     let written = copy(content, &file, u64::MAX, path)?;
     Ok(offset + written)
+}
+
+/// Writes into the regular file of `request`, which stays as large as it is where nothing goes beyond its end. What was
+/// written stays when the content is cut off. Says how large the file is then. Errors as of [`write_file`].
+pub fn write_at(root: &Root, request: &WriteAtRequest, content: &mut impl Read) -> Result<FileSummary, Fault> {
+    let path = CheckedPath::new(&request.path)?;
+    let at = |errno| path.fault(errno, "write");
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = if request.offset.is_none() { flags | OFlags::APPEND } else { flags };
+    let file: File = root.open(&path, flags).map_err(at)?.into();
+    if FileType::from_raw_mode(fstat(&file).map_err(at)?.st_mode) != FileType::RegularFile {
+        return Err(at(Errno::NXIO));
+    }
+    if let Some(offset) = request.offset {
+        seek(&file, SeekFrom::Start(offset)).map_err(at)?;
+    }
+    copy(content, &file, u64::MAX, &path)?;
+    Ok(FileSummary { size: fstat(&file).map_err(at)?.st_size as u64, entries: 1 })
 }
 
 pub(crate) fn copy(content: &mut impl Read, mut file: &File, max: u64, path: &CheckedPath) -> Result<u64, Fault> {

@@ -9,7 +9,12 @@ use serde_bytes::ByteBuf;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FileRequest {
     Stat(PathRequest),
+    Resolve(PathRequest),
     List(PathRequest),
+    Create(CreateRequest),
+    SetAttributes(SetAttributesRequest),
+    Symlink(SymlinkRequest),
+    Link(MoveRequest),
     MakeDirectory(MakeDirectoryRequest),
     Remove(RemoveRequest),
     Move(MoveRequest),
@@ -22,6 +27,7 @@ pub enum FileRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FileUploadRequest {
     WriteStream(WriteStreamRequest),
+    WriteAt(WriteAtRequest),
     ArchiveWrite(PathRequest),
 }
 
@@ -49,6 +55,44 @@ impl FileRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathRequest {
     pub path: ByteBuf,
+}
+
+/// A regular file that is to be there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreateRequest {
+    pub path: ByteBuf,
+    /// Permission bits of one that is made.
+    pub mode: u32,
+    /// `EXISTS` when the name is taken.
+    #[serde(default)]
+    pub exclusive: bool,
+    /// Empties one that is there.
+    #[serde(default)]
+    pub empty: bool,
+}
+
+/// What is absent stays as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetAttributesRequest {
+    pub path: ByteBuf,
+    /// Permission and set-id bits.
+    #[serde(default)]
+    pub mode: Option<u32>,
+    /// Milliseconds since 1970.
+    #[serde(default)]
+    pub accessed_ms: Option<u64>,
+    #[serde(default)]
+    pub modified_ms: Option<u64>,
+    /// Of a regular file, which is cut or filled with zeros.
+    #[serde(default)]
+    pub size: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SymlinkRequest {
+    pub path: ByteBuf,
+    /// What the link holds; taken as it is.
+    pub target: ByteBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,6 +140,15 @@ pub struct WriteStreamRequest {
     pub parents: bool,
     /// Absent: written beside and renamed over the name. Otherwise written in place from this offset, which must be
     /// the size of the file; 0 makes or empties it.
+    #[serde(default)]
+    pub offset: Option<u64>,
+}
+
+/// Content for a place in a regular file that is there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WriteAtRequest {
+    pub path: ByteBuf,
+    /// Absent: at its end, wherever that is when the content comes.
     #[serde(default)]
     pub offset: Option<u64>,
 }

@@ -8,11 +8,11 @@ import { liveOf, refreshUsage } from "../guest-access.ts";
 import { onGuest } from "../on-guest.ts";
 import type { Caller } from "../operations.ts";
 import type { Sandbox } from "../sandbox.ts";
-import type { FileOperations, SandboxChanges } from "./operations.ts";
+import type { FileSystemOperations, SandboxChanges } from "./operations.ts";
 
 const SLASH = 0x2f;
 
-export function fileOperations(context: Context): FileOperations {
+export function fileOperations(context: Context): FileSystemOperations {
   const onFiles = async <T>(
     caller: Caller,
     id: string,
@@ -46,6 +46,7 @@ export function fileOperations(context: Context): FileOperations {
   };
   return {
     stat: (caller, id, path) => onFiles(caller, id, (files) => files.stat(guestPath(path))),
+    resolve: (caller, id, path) => onFiles(caller, id, (files) => files.resolve(guestPath(path))),
     list: (caller, id, path) => onFiles(caller, id, (files) => files.list(guestPath(path))),
     makeDirectory: (caller, id, path, mode) =>
       changing(caller, id, (files) => files.makeDirectory(guestPath(path), mode & 0o777)),
@@ -57,6 +58,14 @@ export function fileOperations(context: Context): FileOperations {
       ),
     write: (caller, id, path, options, content) =>
       receiving(caller, id, content, (files) => files.write(namedPath(path), options, content)),
+    writeAt: (caller, id, path, offset, content) =>
+      receiving(caller, id, content, (files) => files.writeAt(namedPath(path), offset, content)),
+    create: (caller, id, path, options) =>
+      changing(caller, id, (files) => files.create(namedPath(path), { ...options, mode: options.mode & 0o777 })),
+    setAttributes: (caller, id, path, attributes) =>
+      changing(caller, id, (files) => files.setAttributes(guestPath(path), attributes)),
+    symlink: (caller, id, path, target) => changing(caller, id, (files) => files.symlink(namedPath(path), target)),
+    link: (caller, id, from, to) => changing(caller, id, (files) => files.link(namedPath(from), namedPath(to))),
     readArchive: (caller, id, path) =>
       onFiles(caller, id, async (files, sandbox) =>
         tellingDownload(context, sandbox, await files.readArchive(guestPath(path))),

@@ -1,6 +1,8 @@
 // What can be asked of the files of a sandbox: looked at, arranged, streamed both ways, watched.
 import type {
   ByteSource,
+  CreateOptions,
+  FileAttributes,
   FileChange,
   FileDownload,
   FileEntry,
@@ -36,4 +38,19 @@ export interface FileOperations {
   /** How many entries were unpacked. Rejects with `ARCHIVE_REFUSED`; what came before stays. */
   writeArchive(caller: Caller, id: string, path: Uint8Array, content: ByteSource): Promise<number>;
   watch(caller: Caller, id: string, path: Uint8Array, recursive: boolean): Promise<SandboxChanges>;
+}
+
+/** What a file system has beyond that, for transports that show one. */
+export interface FileSystemOperations extends FileOperations {
+  /** What the path leads to when its links are followed; `path` of the answer has none. */
+  resolve(caller: Caller, id: string, path: Uint8Array): Promise<FileEntry>;
+  /** Into a file that is there, from `offset` or at its end; the size that it has then. */
+  writeAt(caller: Caller, id: string, path: Uint8Array, offset: number | null, content: ByteSource): Promise<number>;
+  /** The size of the file. Rejects with `PATH_EXISTS` when it is to be a new one and is not. */
+  create(caller: Caller, id: string, path: Uint8Array, options: CreateOptions): Promise<number>;
+  setAttributes(caller: Caller, id: string, path: Uint8Array, attributes: FileAttributes): Promise<void>;
+  /** Rejects with `PATH_EXISTS`; the target is taken as it is. */
+  symlink(caller: Caller, id: string, path: Uint8Array, target: Uint8Array): Promise<void>;
+  /** A second name of a file. Rejects with `PATH_EXISTS`. */
+  link(caller: Caller, id: string, from: Uint8Array, to: Uint8Array): Promise<void>;
 }

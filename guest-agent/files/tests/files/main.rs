@@ -2,6 +2,7 @@
 
 mod archives;
 mod arranging;
+mod attributes;
 mod manifest;
 mod operations;
 mod streams;

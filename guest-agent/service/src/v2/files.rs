@@ -19,7 +19,12 @@ pub enum Operation {
 pub fn operation(op: &str, frame: &Frame<'_>) -> Option<Result<Operation, Fault>> {
     Some(match op {
         "stat" => arguments(frame).map(|it| Operation::Download(FileRequest::Stat(it))),
+        "resolve" => arguments(frame).map(|it| Operation::Download(FileRequest::Resolve(it))),
         "list" => arguments(frame).map(|it| Operation::Download(FileRequest::List(it))),
+        "create" => arguments(frame).map(|it| Operation::Download(FileRequest::Create(it))),
+        "set-attributes" => arguments(frame).map(|it| Operation::Download(FileRequest::SetAttributes(it))),
+        "symlink" => arguments(frame).map(|it| Operation::Download(FileRequest::Symlink(it))),
+        "link" => arguments(frame).map(|it| Operation::Download(FileRequest::Link(it))),
         "mkdir" => arguments(frame).map(|it| Operation::Download(FileRequest::MakeDirectory(it))),
         "remove" => arguments(frame).map(|it| Operation::Download(FileRequest::Remove(it))),
         "move" => arguments(frame).map(|it| Operation::Download(FileRequest::Move(it))),
@@ -27,6 +32,7 @@ pub fn operation(op: &str, frame: &Frame<'_>) -> Option<Result<Operation, Fault>
         "archive-read" => arguments(frame).map(|it| Operation::Download(FileRequest::ArchiveRead(it))),
         "watch" => arguments(frame).map(|it| Operation::Download(FileRequest::Watch(it))),
         "write-stream" => arguments(frame).map(|it| Operation::Upload(FileUploadRequest::WriteStream(it))),
+        "write-at" => arguments(frame).map(|it| Operation::Upload(FileUploadRequest::WriteAt(it))),
         "archive-write" => arguments(frame).map(|it| Operation::Upload(FileUploadRequest::ArchiveWrite(it))),
         _ => return None,
     })
