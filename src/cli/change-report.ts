@@ -1,6 +1,9 @@
 // A change-set as a person reads it: one line a path in path order, then the counts.
+import type { Changes } from "../../sdk/typescript/types.ts";
 import { printable, printableName } from "./escape.ts";
-import type { ChangeSet, OtherChange } from "./wire.ts";
+
+type ChangeSet = Pick<Changes, "added" | "modified" | "deleted" | "unchanged"> & Partial<Changes>;
+type OtherChange = Changes["other"][number];
 
 type Mark = "+" | "~" | "-";
 

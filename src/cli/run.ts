@@ -1,7 +1,7 @@
 // Runs one command line: parses it, runs the command, and turns whatever is thrown into one line on stderr and an exit
 // status (1 refused, 2 wrong usage, 3 the agent cannot be reached).
+import { ApiError, UnreachableError } from "../../sdk/typescript/errors.ts";
 import { AgentError } from "../errors/agent-error.ts";
-import { ApiError, UnreachableError } from "./client.ts";
 import { type Command, EXIT, UsageError } from "./command.ts";
 import { printable } from "./escape.ts";
 import { helpText } from "./help.ts";

@@ -1,16 +1,17 @@
 // Finds the sandbox that a word means: its id, its exact name, or the first characters of its id.
-import { ApiError, type ApiClient } from "./client.ts";
+import type { FluxVm } from "../../sdk/typescript/client.ts";
+import { ApiError } from "../../sdk/typescript/errors.ts";
+import { within } from "./agent.ts";
 import { printable } from "./escape.ts";
-import type { List, SandboxRecord } from "./wire.ts";
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const PREFIX_MIN_CHARS = 4;
 
 /** The id. Throws `ApiError` when nothing or more than one sandbox is meant. */
-export async function sandboxId(client: ApiClient, word: string): Promise<string> {
+export async function sandboxId(client: FluxVm, word: string): Promise<string> {
   // A full id needs no look-up: one round trip less, and the route itself says when it is unknown.
   if (UUID.test(word)) return word;
-  const { items } = await client.call<List<SandboxRecord>>("GET", "/v1/sandboxes");
+  const items = await client.list({}, within());
   const exact = items.find(({ id }) => id === word);
   if (exact !== undefined) return exact.id;
   const named = items.filter(({ name }) => name === word);

@@ -1,8 +1,8 @@
 // A command in a sandbox at this end: what is typed or piped in goes to it, what it writes comes out, its exit status is
 // this program's.
+import { ApiError } from "../../sdk/typescript/errors.ts";
 import type { Execution } from "../../sdk/typescript/execution.ts";
 import type { ExitedFrame, OutputFrame } from "../../sdk/typescript/frames.ts";
-import { ApiError } from "./client.ts";
 import type { Terminal } from "./terminal.ts";
 
 const TIMED_OUT = 124;

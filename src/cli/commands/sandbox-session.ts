@@ -1,12 +1,11 @@
 // `fluxctl sandbox run` and `fluxctl sandbox shell`: commands that one talks to while they run.
 import type { Execution, StartRequest } from "../../../sdk/typescript/execution.ts";
+import { sandboxOf } from "../agent.ts";
 import { type Command, type Invocation, type OptionSpec, UsageError } from "../command.ts";
 import { EscapeKeys } from "../escape-keys.ts";
 import type { SignalName } from "../keyboard.ts";
-import { sandboxId } from "../sandbox-lookup.ts";
 import { Session } from "../session.ts";
 import type { Terminal } from "../terminal.ts";
-import { connect } from "./sandbox.ts";
 
 const SECONDS_MAX = 366 * 24 * 3600;
 /** As of a shell that Ctrl-C ended, and of ssh when it lost its far side. */
@@ -123,10 +122,7 @@ async function start(
   { signal }: Session,
   request: StartRequest,
 ): Promise<Execution> {
-  const { Execution } = await import("../../../sdk/typescript/execution.ts");
-  const client = await connect(invocation, terminal);
-  const id = await sandboxId(client, invocation.argument("SANDBOX"));
-  return Execution.start(client.transport, id, request, { signal });
+  return (await sandboxOf(invocation, terminal)).executions.start(request, { signal });
 }
 
 /** The command may have ended a moment ago, which its exit says. */

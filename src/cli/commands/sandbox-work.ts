@@ -1,11 +1,13 @@
 // `fluxctl sandbox …` for work inside a sandbox: commands, files, and what a command changed.
+import type { ExecResult } from "../../../sdk/typescript/client.ts";
+import { sandboxOf, within } from "../agent.ts";
 import { changeReport } from "../change-report.ts";
-import { type Command, type Invocation, UsageError } from "../command.ts";
+import { type Command, UsageError } from "../command.ts";
 import { printable } from "../escape.ts";
 import { json } from "../json.ts";
 import type { Terminal } from "../terminal.ts";
-import { type BaselineReply, type ChangesReply, type DryRunReply, type ExecReply, outputBytes } from "../wire.ts";
-import { connect, readBytes, sandboxPath } from "./sandbox.ts";
+import { outputBytes } from "../wire.ts";
+import { readBytes } from "./sandbox.ts";
 
 const SECONDS_MAX = 366 * 24 * 3600;
 const FILE_MAX_BYTES = 64 * 1024 * 1024;
@@ -29,14 +31,10 @@ const exec: Command = {
   options: [timeoutOption],
   async run(invocation, terminal) {
     const seconds = invocation.integer("timeout", 1, SECONDS_MAX);
-    const client = await connect(invocation, terminal);
-    const path = await sandboxPath(client, invocation.argument("SANDBOX"));
+    const sandbox = await sandboxOf(invocation, terminal);
     const command =
       invocation.rest.length === 1 ? { command: invocation.rest[0] } : { process: { argv: invocation.rest } };
-    const reply = await client.call<ExecReply>("POST", `${path}/process`, {
-      body: { ...command, timeout_seconds: seconds },
-      timeoutMs: execTimeoutMs(seconds),
-    });
+    const reply = await sandbox.process({ ...command, timeout_seconds: seconds }, within(execTimeoutMs(seconds)));
     if (invocation.output === "json") await terminal.out(json(reply));
     else await writeOutputs(reply, terminal);
     return exitStatus(reply);
@@ -47,7 +45,12 @@ function execTimeoutMs(seconds: number | undefined): number {
   return seconds === undefined ? EXEC_UNBOUNDED_MS : seconds * 1000 + EXEC_MARGIN_MS;
 }
 
-async function writeOutputs(reply: ExecReply, terminal: Terminal): Promise<void> {
+type Outputs = Pick<
+  ExecResult,
+  "stdout" | "stderr" | "stdout_base64" | "stderr_base64" | "stdout_truncated_bytes" | "stderr_truncated_bytes"
+>;
+
+async function writeOutputs(reply: Outputs, terminal: Terminal): Promise<void> {
   await terminal.out(outputBytes(reply.stdout, reply.stdout_base64));
   await terminal.err(outputBytes(reply.stderr, reply.stderr_base64));
   for (const [name, bytes] of [
@@ -59,7 +62,7 @@ async function writeOutputs(reply: ExecReply, terminal: Terminal): Promise<void>
 }
 
 /** A process can exit with 0 to 255 only; anything else is a failure all the same. */
-function exitStatus({ exit_code }: ExecReply): number {
+function exitStatus({ exit_code }: Pick<ExecResult, "exit_code">): number {
   return Number.isInteger(exit_code) && exit_code >= 0 && exit_code <= 255 ? exit_code : 255;
 }
 
@@ -75,11 +78,8 @@ const read: Command = {
   client: true,
   options: [],
   async run(invocation, terminal) {
-    const client = await connect(invocation, terminal);
-    const path = await sandboxPath(client, invocation.argument("SANDBOX"));
-    const reply = await client.call<{ content_base64: string; mode: number }>("POST", `${path}/fs/read`, {
-      body: { path: filePath(invocation.argument("PATH")) },
-    });
+    const sandbox = await sandboxOf(invocation, terminal);
+    const reply = await sandbox.readFile(filePath(invocation.argument("PATH")), within());
     await terminal.out(invocation.output === "json" ? json(reply) : Buffer.from(reply.content_base64, "base64"));
     return 0;
   },
@@ -98,15 +98,9 @@ const write: Command = {
     const mode = octalMode(invocation.text("mode"));
     const from = invocation.text("from");
     const content = from === undefined ? await terminal.input(FILE_MAX_BYTES) : await readBytes(from, FILE_MAX_BYTES);
-    const client = await connect(invocation, terminal);
-    const path = await sandboxPath(client, invocation.argument("SANDBOX"));
-    const reply = await client.call("POST", `${path}/fs/write`, {
-      body: {
-        path: filePath(invocation.argument("PATH")),
-        content_base64: Buffer.from(content).toString("base64"),
-        mode,
-      },
-    });
+    const sandbox = await sandboxOf(invocation, terminal);
+    const path = filePath(invocation.argument("PATH"));
+    const reply = await sandbox.writeFile({ path, content_base64: content.toBase64(), mode }, within());
     if (invocation.output === "json") await terminal.out(json(reply));
     return 0;
   },
@@ -125,9 +119,8 @@ const baseline: Command = {
   client: true,
   options: [],
   async run(invocation, terminal) {
-    const { client, path, paths } = await pathsOf(invocation, terminal);
-    const body = { paths: paths.length === 0 ? ["/"] : paths };
-    const reply = await client.call<BaselineReply>("POST", `${path}/baseline`, { body, timeoutMs: LISTING_MS });
+    const sandbox = await sandboxOf(invocation, terminal);
+    const reply = await sandbox.baseline(invocation.rest.length === 0 ? ["/"] : invocation.rest, within(LISTING_MS));
     const line = `${reply.files} ${reply.files === 1 ? "file" : "files"} in ${reply.paths.map(printable).join(", ")} (${printable(reply.mode)})\n`;
     await terminal.out(invocation.output === "json" ? json(reply) : line);
     return 0;
@@ -141,19 +134,13 @@ const changes: Command = {
   client: true,
   options: [],
   async run(invocation, terminal) {
-    const { client, path, paths } = await pathsOf(invocation, terminal);
-    const body = paths.length === 0 ? {} : { paths };
-    const reply = await client.call<ChangesReply>("POST", `${path}/changes`, { body, timeoutMs: LISTING_MS });
+    const sandbox = await sandboxOf(invocation, terminal);
+    const request = invocation.rest.length === 0 ? {} : { paths: invocation.rest };
+    const reply = await sandbox.changes(request, within(LISTING_MS));
     await terminal.out(invocation.output === "json" ? json(reply) : changeReport(reply, terminal.colour));
     return 0;
   },
 };
-
-async function pathsOf(invocation: Invocation, terminal: Terminal) {
-  const client = await connect(invocation, terminal);
-  const path = await sandboxPath(client, invocation.argument("SANDBOX"));
-  return { client, path, paths: invocation.rest };
-}
 
 const dryRun: Command = {
   path: ["sandbox", "dry-run"],
@@ -165,16 +152,15 @@ const dryRun: Command = {
   async run(invocation, terminal) {
     const seconds = invocation.integer("timeout", 1, SECONDS_MAX);
     const paths = invocation.texts("path");
-    const client = await connect(invocation, terminal);
-    const path = await sandboxPath(client, invocation.argument("SANDBOX"));
-    const reply = await client.call<DryRunReply>("POST", `${path}/dry-run`, {
-      body: {
+    const sandbox = await sandboxOf(invocation, terminal);
+    const reply = await sandbox.dryRun(
+      {
         command: shellCommand(invocation.rest),
         timeout_seconds: seconds,
         ...(paths.length === 0 ? {} : { paths }),
       },
-      timeoutMs: execTimeoutMs(seconds) + 2 * LISTING_MS,
-    });
+      within(execTimeoutMs(seconds) + 2 * LISTING_MS),
+    );
     if (invocation.output === "json") {
       await terminal.out(json(reply));
     } else {

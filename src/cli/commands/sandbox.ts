@@ -1,12 +1,12 @@
 // `fluxctl sandbox …` for a sandbox as a whole: create, list, show, start, stop, delete.
-import { ApiClient } from "../client.ts";
+import type { CreateSandbox, VmRecord } from "../../../sdk/typescript/client.ts";
+import { connect, sandboxOf, within } from "../agent.ts";
 import { type Command, type Invocation, UsageError } from "../command.ts";
-import { resolveConnection } from "../connection.ts";
 import { json } from "../json.ts";
 import { sandboxId } from "../sandbox-lookup.ts";
 import { fields, table } from "../table.ts";
 import type { Terminal } from "../terminal.ts";
-import { backendOf, type List, type SandboxRecord } from "../wire.ts";
+import { backendOf } from "../wire.ts";
 
 const CREATE_TIMEOUT_MS = 180_000;
 const REQUEST_MAX_BYTES = 2 * 1024 * 1024;
@@ -16,16 +16,6 @@ const MEMORY_MIB_MAX = 16 * 1024 * 1024;
 const STATES = ["starting", "ready", "running", "stopping", "stopped", "failed", "pausing", "paused"] as const;
 /** What `show` prints first, in this order; every other plain field follows. */
 const SHOWN_FIRST = ["id", "name", "backend", "status", "state", "isolation", "created_at", "expires_at", "error"];
-
-/** The client of the agent that the options, the environment or the configuration name. */
-export async function connect(invocation: Invocation, terminal: Terminal): Promise<ApiClient> {
-  return new ApiClient(await resolveConnection(invocation, terminal.environment));
-}
-
-/** `/v1/sandboxes/ID/…` for the sandbox that the word means. */
-export async function sandboxPath(client: ApiClient, word: string): Promise<string> {
-  return `/v1/sandboxes/${encodeURIComponent(await sandboxId(client, word))}`;
-}
 
 const create: Command = {
   path: ["sandbox", "create"],
@@ -47,7 +37,7 @@ const create: Command = {
   async run(invocation, terminal) {
     const body = await createBody(invocation, terminal);
     const client = await connect(invocation, terminal);
-    const record = await client.call<SandboxRecord>("POST", "/v1/sandboxes", { body, timeoutMs: CREATE_TIMEOUT_MS });
+    const record = await client.create(body as CreateSandbox, within(CREATE_TIMEOUT_MS));
     await terminal.out(invocation.output === "json" ? json(record) : `${record.id}\n`);
     return 0;
   },
@@ -127,14 +117,14 @@ const list: Command = {
   ],
   async run(invocation, terminal) {
     const client = await connect(invocation, terminal);
-    const query = { state: invocation.text("state"), label: invocation.text("label") };
-    const reply = await client.call<List<SandboxRecord>>("GET", "/v1/sandboxes", { query });
-    await terminal.out(invocation.output === "json" ? json(reply) : listTable(reply.items));
+    const filter = { state: invocation.text("state"), label: invocation.text("label") };
+    const items = await client.list(filter, within());
+    await terminal.out(invocation.output === "json" ? json({ items }) : listTable(items));
     return 0;
   },
 };
 
-function listTable(items: readonly SandboxRecord[]): string {
+function listTable(items: readonly VmRecord[]): string {
   const rows = items.map((record) => {
     const { id, name, state, status, created_at, expires_at } = record;
     return [id, name ?? "", backendOf(record), state ?? status ?? "", created_at ?? "", expires_at ?? ""];
@@ -149,15 +139,14 @@ const show: Command = {
   client: true,
   options: [],
   async run(invocation, terminal) {
-    const client = await connect(invocation, terminal);
-    const record = await client.call<SandboxRecord>("GET", await sandboxPath(client, invocation.argument("SANDBOX")));
+    const record = await (await sandboxOf(invocation, terminal)).record(within());
     const human = (): string => recordFields({ ...record, backend: backendOf(record) });
     await terminal.out(invocation.output === "json" ? json(record) : human());
     return 0;
   },
 };
 
-function recordFields(record: SandboxRecord): string {
+function recordFields(record: VmRecord): string {
   const names = new Set([...SHOWN_FIRST, ...Object.keys(record)]);
   const pairs: [string, string][] = [];
   for (const name of names) {
@@ -189,15 +178,11 @@ function onEach(verb: "start" | "stop" | "delete", summary: string): Command {
     options: [],
     async run(invocation, terminal) {
       const client = await connect(invocation, terminal);
-      const records: SandboxRecord[] = [];
+      const records: (VmRecord | Pick<VmRecord, "id">)[] = [];
       for (const word of invocation.rest) {
         const id = await sandboxId(client, word);
-        const path = `/v1/sandboxes/${encodeURIComponent(id)}`;
-        const reply =
-          verb === "delete"
-            ? await client.call<SandboxRecord | null>("DELETE", path, { timeoutMs: CREATE_TIMEOUT_MS })
-            : await client.call<SandboxRecord>("POST", `${path}/${verb}`, { timeoutMs: CREATE_TIMEOUT_MS });
-        records.push(reply ?? { id });
+        const record = await client.sandbox(id)[verb](within(CREATE_TIMEOUT_MS));
+        records.push(record ?? { id });
         if (invocation.output === "table") await terminal.out(`${id}\n`);
       }
       if (invocation.output === "json") await terminal.out(json({ items: records }));
