@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { HostError } from "../status.ts";
 import { removeControlGroup } from "./control-groups.ts";
 import { allocateFile, FileLock, fileSystemFacts, syncFile, syncFileSystem } from "./files.ts";
-import { probeKvm } from "./kvm.ts";
+import { kvmSpeed, probeKvm } from "./kvm.ts";
 import { landlockAbi } from "./landlock.ts";
 import { processRuns, signalProcess } from "./processes.ts";
 import { copyTree, measureTree, removeTree } from "./trees.ts";
@@ -119,4 +119,10 @@ test("facts about KVM and Landlock are numbers or a named error", () => {
   expect(landlockAbi()).toBeGreaterThanOrEqual(0);
   if (existsSync("/dev/kvm")) expect(probeKvm().apiVersion).toBe(12);
   else expect(() => probeKvm()).toThrow(/ENOENT/);
+});
+
+test("the speed of a guest is measured, or why it cannot be is named", async () => {
+  // Even where every privileged instruction is emulated, a guest gets through a hundred thousand a second.
+  if (existsSync("/dev/kvm")) expect(await kvmSpeed()).toBeGreaterThan(100_000);
+  else await expect(kvmSpeed()).rejects.toThrow(/ENOENT/);
 });

@@ -2,7 +2,7 @@
 // What crosses to the host library: completion records and job arguments, packed and little-endian.
 import { ArgumentWriter, safeInteger } from "../wire.ts";
 
-export const ABI_HASH = 0x2c97aa986bfdd80dn;
+export const ABI_HASH = 0x507927f9a83662afn;
 export const COMPLETION_BYTES = 48;
 export const TEXT_MAX_BYTES = 4096;
 
@@ -99,6 +99,8 @@ export interface JobArguments {
   treeRemove: { path: string | Uint8Array };
   /** Adds up the blocks that a directory tree occupies; each hard-linked file counts once. */
   treeMeasure: { path: string | Uint8Array; entriesMax: number };
+  /** Runs a guest of a few instructions at ring 0, and says how many a second it got through. */
+  kvmMeasure: { instructions: number };
 }
 
 export type JobName = keyof JobArguments;
@@ -124,6 +126,7 @@ export interface JobResults {
   treeCopy: { bytes: number; entries: number; skipped: number };
   treeRemove: { entries: number };
   treeMeasure: { bytes: number; entries: number };
+  kvmMeasure: { perSecond: number };
 }
 
 /** How each job is numbered, encoded and decoded. */
@@ -284,5 +287,10 @@ export const jobCodecs: {
     kind: 19,
     encode: (job) => new ArgumentWriter(12).text(0, job.path).u32(8, job.entriesMax).finish(),
     decode: (values) => ({ bytes: safeInteger(values[0] ?? 0n), entries: safeInteger(values[1] ?? 0n) }),
+  },
+  kvmMeasure: {
+    kind: 20,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.instructions).finish(),
+    decode: (values) => ({ perSecond: safeInteger(values[0] ?? 0n) }),
   },
 };

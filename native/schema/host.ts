@@ -164,4 +164,10 @@ export const jobs: readonly JobDescription[] = [
     arguments: { path: "text", entries_max: "u32" },
     results: { bytes: "size", entries: "u32" },
   },
+  {
+    name: "kvm_measure",
+    about: "Runs a guest of a few instructions at ring 0, and says how many a second it got through.",
+    arguments: { instructions: "u32" },
+    results: { per_second: "size" },
+  },
 ];

@@ -4,6 +4,7 @@
 pub mod btrfs;
 mod ioctl;
 pub mod kvm;
+pub mod kvm_guest;
 pub mod landlock;
 pub mod loop_device;
 pub mod sockets;

@@ -2,6 +2,7 @@
 
 mod btrfs;
 mod files;
+mod kvm;
 mod mounts;
 mod tree;
 mod tree_copy;
@@ -55,6 +56,7 @@ pub fn run(job: Job) -> Result<Values> {
             Ok(values([copied.bytes, u64::from(copied.entries), u64::from(copied.skipped)]))
         }
         Job::TreeRemove { path } => Ok(values([u64::from(tree_remove::remove(&path)?)])),
+        Job::KvmMeasure { instructions } => Ok(values([kvm::measure(instructions)?])),
         Job::TreeMeasure { path, entries_max } => {
             let size = tree_measure::measure(&path, entries_max)?;
             Ok(values([size.bytes, u64::from(size.entries)]))
