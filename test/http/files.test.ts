@@ -112,9 +112,17 @@ describe("downloads", () => {
     expect((await get("?path=/f", "bytes=0-")).status).toBe(416);
   });
 
-  test("HEAD opens nothing that stays open", async () => {
-    const response = await fetch(`${url}${base}?path=/f`, { method: "HEAD" });
-    expect([response.status, response.headers.get("accept-ranges")]).toEqual([200, "bytes"]);
+  test.each([
+    [undefined, 200, "10", null],
+    ["bytes=2-4", 206, "3", "bytes 2-4/10"],
+    ["bytes=-4", 206, "4", "bytes 6-9/10"],
+    ["bytes=10-", 416, null, "bytes */10"],
+  ])("HEAD with Range %p tells what a GET would, and opens nothing that stays open", async (range, ...expected) => {
+    const response = await fetch(`${url}${base}?path=/f`, { method: "HEAD", headers: range ? { range } : {} });
+    const header = (name: string) => response.headers.get(name);
+    const length = response.ok ? header("content-length") : null;
+    expect<unknown[]>([response.status, length, header("content-range")]).toEqual(expected);
+    expect(await response.text()).toBe("");
     expect(harness.files.closed).toBe(1);
   });
 

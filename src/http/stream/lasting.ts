@@ -17,7 +17,21 @@ export function endOf(response: Response): Promise<void> | undefined {
 
 /** What answers a HEAD: nobody would read a body that lasts, and nothing else would end it. */
 export async function headOf(response: Response): Promise<Response> {
-  if (!ends.has(response)) return response;
+  if (!ends.has(response) && !response.headers.has(LENGTH)) return response;
   await response.body?.cancel();
-  return new Response(null, { status: response.status, headers: response.headers });
+  const head = new Response(null, { status: response.status });
+  Object.defineProperty(head, "headers", { value: keepingLength(response.headers) });
+  return head;
+}
+
+const LENGTH = "content-length";
+
+/** Elysia answers a HEAD with the length of the body that it got, which is not there; what the handler said stays. */
+function keepingLength(given: Headers): Headers {
+  const headers = new Headers(given);
+  const set = headers.set.bind(headers);
+  headers.set = (name, value) => {
+    if (name !== LENGTH || !headers.has(LENGTH)) set(name, value);
+  };
+  return headers;
 }
