@@ -30,8 +30,8 @@ const LENGTH = "content-length";
 function keepingLength(given: Headers): Headers {
   const headers = new Headers(given);
   const set = headers.set.bind(headers);
-  headers.set = (name, value) => {
+  const keeping = (name: string, value: string): void => {
     if (name !== LENGTH || !headers.has(LENGTH)) set(name, value);
   };
-  return headers;
+  return Object.defineProperty(headers, "set", { value: keeping });
 }
