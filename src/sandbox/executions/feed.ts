@@ -95,7 +95,7 @@ export class Feed {
     return this.#stdout.keptEnd + this.#stderr.keptEnd;
   }
 
-  /** One at a time. A guest that cannot be reached is told later, because it may be waiting for this. */
+  /** One at a time. Where it fails it is said again later, because the guest may be waiting for it. */
   #acknowledge(): void {
     if (this.#acknowledging || this.#stop.signal.aborted) return;
     this.#acknowledging = true;
@@ -111,8 +111,8 @@ export class Feed {
         },
         (error: unknown) => {
           this.#acknowledging = false;
-          const unreachable = asAgentError(error).code === "GUEST_UNREACHABLE";
-          if (unreachable) this.#acknowledgeLater(limits.executionAttachPauseMaxMs);
+          const isKnown = asAgentError(error).code !== "EXECUTION_NOT_FOUND";
+          if (isKnown) this.#acknowledgeLater(limits.executionAttachPauseMaxMs);
         },
       );
   }

@@ -60,7 +60,7 @@ export class Output {
   /** What can be read. */
   get window(): OutputWindow {
     const { base } = this.#file.window;
-    return { base: Math.max(base, this.#end - limits.executionRingMaxBytes), end: this.#end };
+    return { base: Math.max(base, this.#end - this.#file.wholeBytes), end: this.#end };
   }
 
   /** One past the last byte that survives the agent. */

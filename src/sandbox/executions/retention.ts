@@ -2,7 +2,7 @@
 // goes first, and one that somebody reads, or may come back to, goes last or not at all.
 import { limits } from "../../config/limits.ts";
 import type { HeldExecution } from "./execution.ts";
-import { MODEST_RING_BYTES, RingBudget } from "./ring-budget.ts";
+import { RingBudget } from "./ring-budget.ts";
 
 export interface RetentionHooks {
   /** Every execution of the table. */
@@ -60,7 +60,7 @@ export class Retention {
   #reservedBytes(): number {
     let bytes = 0;
     for (const { running, diskBytes } of this.#hooks.all()) {
-      if (running) bytes += Math.max(0, MODEST_RING_BYTES - diskBytes);
+      if (running) bytes += Math.max(0, this.budget.modestBytes - diskBytes);
     }
     return bytes;
   }

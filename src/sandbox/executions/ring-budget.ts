@@ -1,8 +1,17 @@
 // What the output of one sandbox may take on the host's disk. When it is used up, the output of executions that are over
 // goes first, the oldest before the others. Of those that run, none grows large at the cost of one that is small.
+import { limits } from "../../config/limits.ts";
 
-/** What every execution that runs can count on; more only where that leaves the others so much. */
-export const MODEST_RING_BYTES = 20 * 144 * 1024;
+/** How rings grow. */
+export interface RingSizes {
+  /** The least ring, and the step by which it grows; a multiple of 72, of which a ninth is spare. */
+  readonly stepBytes: number;
+  /** What a whole ring keeps: what so many steps keep. */
+  readonly keptMaxBytes: number;
+}
+
+export const RING_SIZES: RingSizes = { stepBytes: 144 * 1024, keptMaxBytes: limits.executionRingMaxBytes };
+const MODEST_STEPS = 20;
 /** The share of the whole that larger rings leave to executions that have yet to begin. */
 const SPARED_SHARE = 8;
 
@@ -19,10 +28,17 @@ export class RingBudget {
   #usedBytes = 0;
   readonly #maxBytes: number;
   readonly #evictable: Evictable;
+  readonly sizes: RingSizes;
 
-  constructor(maxBytes: number, evictable: Evictable) {
+  constructor(maxBytes: number, evictable: Evictable, sizes: RingSizes = RING_SIZES) {
     this.#maxBytes = maxBytes;
     this.#evictable = evictable;
+    this.sizes = sizes;
+  }
+
+  /** What every execution that runs can count on; more only where that leaves the others so much. */
+  get modestBytes(): number {
+    return MODEST_STEPS * this.sizes.stepBytes;
   }
 
   get usedBytes(): number {
@@ -31,7 +47,7 @@ export class RingBudget {
 
   /** Bytes for a ring that has `sizeBytes`; true when they were there to be taken. */
   take(bytes: number, sizeBytes: number): boolean {
-    if (sizeBytes >= MODEST_RING_BYTES && !this.#isGenerous(bytes)) return false;
+    if (sizeBytes >= this.modestBytes && !this.#isGenerous(bytes)) return false;
     while (this.#usedBytes + bytes > this.#maxBytes) {
       if (!this.#evictable.evict()) return false;
     }

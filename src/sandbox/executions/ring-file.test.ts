@@ -3,8 +3,8 @@ import { mkdtemp, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { limits } from "../../config/limits.ts";
-import { MODEST_RING_BYTES, RingBudget } from "./ring-budget.ts";
-import { RING_STEP_BYTES, RingFile } from "./ring-file.ts";
+import { RING_SIZES, RingBudget } from "./ring-budget.ts";
+import { RingFile } from "./ring-file.ts";
 
 const MIB = 1024 * 1024;
 
@@ -75,7 +75,7 @@ test("is found again with everything that it promised, whatever was written afte
 });
 
 test("a killed agent's writes never touch what is promised, at any size of the ring", async () => {
-  for (const total of [100_000, RING_STEP_BYTES, 200_000, 700_000, 5 * MIB, 9 * MIB, 12 * MIB]) {
+  for (const total of [100_000, RING_SIZES.stepBytes, 200_000, 700_000, 5 * MIB, 9 * MIB, 12 * MIB]) {
     await using place = await scratch();
     const first = RingFile.create(place.path, new RingBudget(2 * MIB, NOTHING));
     await fill(first, total);
@@ -131,7 +131,7 @@ test("large rings leave what the others can count on", () => {
   const budget = new RingBudget(64 * MIB, { ...NOTHING, reserved: () => 40 * MIB });
   expect(budget.take(16 * MIB, 8 * MIB)).toBe(true);
   expect(budget.take(1, 8 * MIB)).toBe(false);
-  expect(budget.take(48 * MIB, MODEST_RING_BYTES - 1)).toBe(true);
+  expect(budget.take(48 * MIB, budget.modestBytes - 1)).toBe(true);
   expect(budget.take(1, 0)).toBe(false);
 });
 
@@ -169,7 +169,7 @@ test("takes its room from the budget and gives it back", async () => {
   const ring = RingFile.create(place.path, budget);
   expect(budget.usedBytes).toBe(0);
   await fill(ring, 10);
-  expect(budget.usedBytes).toBe(RING_STEP_BYTES);
+  expect(budget.usedBytes).toBe(RING_SIZES.stepBytes);
   await fill(ring, 20 * MIB);
   expect(budget.usedBytes).toBe((limits.executionRingMaxBytes * 9) / 8);
   await ring.remove();

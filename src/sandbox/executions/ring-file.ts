@@ -5,16 +5,12 @@
 // header. So neither a write in progress nor one that was cut can touch a byte that is still promised.
 import { constants } from "node:fs";
 import { type FileHandle, open, rm } from "node:fs/promises";
-import { limits } from "../../config/limits.ts";
 import type { OutputWindow } from "../../contracts/executions.ts";
-import type { RingBudget } from "./ring-budget.ts";
+import type { RingBudget, RingSizes } from "./ring-budget.ts";
 
 const MAGIC = 0x46_58_52_31;
 const HEADER_BYTES = 64;
 const SPARE_SHARE = 9;
-/** The least ring, and the step by which it grows until its promise is `executionRingMaxBytes`. */
-export const RING_STEP_BYTES = 144 * 1024;
-const RING_MAX_BYTES = limits.executionRingMaxBytes + limits.executionRingMaxBytes / (SPARE_SHARE - 1);
 
 const OPEN_FLAGS = constants.O_RDWR | constants.O_NOFOLLOW;
 
@@ -52,7 +48,7 @@ export class RingFile {
 
   /** The ring that an earlier agent process left, or an empty one where there is none or it makes no sense. */
   static async find(path: string, budget: RingBudget): Promise<RingFile> {
-    return new RingFile(path, budget, await readHeader(path));
+    return new RingFile(path, budget, await readHeader(path, wholeBytes(budget.sizes)));
   }
 
   /** What it takes on the disk. */
@@ -70,14 +66,19 @@ export class RingFile {
     return this.#promisedEnd;
   }
 
+  /** How many of its newest bytes a whole ring keeps. */
+  get wholeBytes(): number {
+    return this.#budget.sizes.keptMaxBytes;
+  }
+
   /** How many of its newest bytes the ring keeps: as it is, once it has ceased to grow. */
   get keptMaxBytes(): number {
-    return this.#growing ? limits.executionRingMaxBytes : promise(this.#sizeBytes);
+    return this.#growing ? this.wholeBytes : promise(this.#sizeBytes);
   }
 
   /** How much may be written at once. */
   get batchMaxBytes(): number {
-    return spare(Math.max(this.#sizeBytes, RING_STEP_BYTES)) / 2;
+    return spare(Math.max(this.#sizeBytes, this.#budget.sizes.stepBytes)) / 2;
   }
 
   /** True when so much was written since the last `keep` that no more may be. */
@@ -170,25 +171,29 @@ export class RingFile {
    * can do so only where its bytes lie in order.
    */
   makeRoom(bytes: number): void {
+    const { stepBytes } = this.#budget.sizes;
     if (this.#sizeBytes === 0) {
-      this.#budget.takeAlways(RING_STEP_BYTES);
-      this.#sizeBytes = RING_STEP_BYTES;
+      this.#budget.takeAlways(stepBytes);
+      this.#sizeBytes = stepBytes;
     }
     const used = this.#end - this.#origin;
     this.#growing = used <= this.#sizeBytes;
-    while (this.#growing && used + bytes > promise(this.#sizeBytes)) {
-      this.#growing = this.#sizeBytes < RING_MAX_BYTES && this.#budget.take(RING_STEP_BYTES, this.#sizeBytes);
-      if (this.#growing) this.#sizeBytes += RING_STEP_BYTES;
-    }
+    while (this.#growing && used + bytes > promise(this.#sizeBytes)) this.#growing = this.#grow();
   }
 
   /** Where the ring would begin again at `at`, its bytes lie in order, so that it can go on growing instead. */
   #unroll(at: number): void {
-    const isTurn = at - this.#origin >= this.#sizeBytes && this.#position(at) === 0;
-    if (!isTurn || this.#sizeBytes >= RING_MAX_BYTES) return;
-    if (!this.#budget.take(RING_STEP_BYTES, this.#sizeBytes)) return;
-    this.#origin = at - this.#sizeBytes;
-    this.#sizeBytes += RING_STEP_BYTES;
+    const sizeBytes = this.#sizeBytes;
+    const isTurn = at - this.#origin >= sizeBytes && this.#position(at) === 0;
+    if (isTurn && this.#grow()) this.#origin = at - sizeBytes;
+  }
+
+  /** One step; false when it is whole or there is no room. */
+  #grow(): boolean {
+    const { sizes } = this.#budget;
+    if (this.#sizeBytes >= wholeBytes(sizes) || !this.#budget.take(sizes.stepBytes, this.#sizeBytes)) return false;
+    this.#sizeBytes += sizes.stepBytes;
+    return true;
   }
 
   #position(offset: number): number {
@@ -224,6 +229,11 @@ function split(pieces: readonly Uint8Array[], room: number): [Uint8Array[], Uint
   return [before, after];
 }
 
+/** The size of a ring that keeps as much as one may. */
+function wholeBytes({ keptMaxBytes }: RingSizes): number {
+  return keptMaxBytes + keptMaxBytes / (SPARE_SHARE - 1);
+}
+
 function spare(sizeBytes: number): number {
   return sizeBytes / SPARE_SHARE;
 }
@@ -239,7 +249,7 @@ function encodeHeader({ sizeBytes, origin, base, end }: Header): Uint8Array {
   return header;
 }
 
-function decodeHeader(header: Buffer): Header | null {
+function decodeHeader(header: Buffer, maxBytes: number): Header | null {
   if (header.length < HEADER_BYTES || header.readUInt32BE(0) !== MAGIC) return null;
   const [sizeBytes, origin, base, end] = [0, 1, 2, 3].map((n) => Number(header.readBigUInt64BE(8 + 8 * n))) as [
     number,
@@ -248,10 +258,10 @@ function decodeHeader(header: Buffer): Header | null {
     number,
   ];
   const ordered = origin <= base && base <= end && end - base <= sizeBytes && Number.isSafeInteger(end);
-  return ordered && sizeBytes <= RING_MAX_BYTES ? { sizeBytes, origin, base, end } : null;
+  return ordered && sizeBytes <= maxBytes ? { sizeBytes, origin, base, end } : null;
 }
 
-async function readHeader(path: string): Promise<Header | null> {
+async function readHeader(path: string, maxBytes: number): Promise<Header | null> {
   let file: FileHandle;
   try {
     file = await open(path, OPEN_FLAGS);
@@ -262,7 +272,7 @@ async function readHeader(path: string): Promise<Header | null> {
   try {
     const header = Buffer.alloc(HEADER_BYTES);
     const { bytesRead } = await file.read(header, 0, HEADER_BYTES, 0);
-    return decodeHeader(header.subarray(0, bytesRead));
+    return decodeHeader(header.subarray(0, bytesRead), maxBytes);
   } finally {
     await file.close();
   }
