@@ -87,6 +87,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     operations: core.operations,
     executions: core.executions,
     files: core.files,
+    ports: core.ports,
     store,
     events,
     telemetry: telemetry.http,

@@ -2,10 +2,12 @@
 import { limits } from "../config/limits.ts";
 import type { GuestPorts, ListeningPort, PortConnection } from "../contracts/ports.ts";
 import type { GuestConnection } from "./connection.ts";
+import { guestUnreachable } from "./faults.ts";
 import { integer, printable, text } from "./fields.ts";
 import { type Message, wide } from "./frame.ts";
 import type { Fields } from "./msgpack.ts";
 import { connectPort } from "./port-connection.ts";
+import type { StreamHandler } from "./stream.ts";
 import { ProtocolViolation } from "./violation.ts";
 
 type OnConnection = <T>(operation: (connection: GuestConnection) => Promise<T>) => Promise<T>;
@@ -24,26 +26,40 @@ export class ConnectedPorts implements GuestPorts {
     });
   }
 
-  wait(port: number, timeoutMs: number): Promise<ListeningPort> {
+  wait(port: number, timeoutMs: number, signal?: AbortSignal): Promise<ListeningPort> {
     const args = { port, timeout_ms: wide(timeoutMs) };
-    return this.#call("port-wait", args, timeoutMs + limits.guestCallTimeoutMs, (reply) => {
+    const read = (reply: Fields): ListeningPort => {
       const found = listeningPort(reply);
       if (found.port !== port) throw new ProtocolViolation("another port than was waited for");
       return found;
-    });
+    };
+    return this.#call("port-wait", args, timeoutMs + limits.guestCallTimeoutMs, read, signal);
   }
 
   connect(port: number): Promise<PortConnection> {
     return this.on((connection) => connectPort(connection, port));
   }
 
-  #call<T>(op: string, args: Message, timeoutMs: number, read: (reply: Fields) => T): Promise<T> {
-    return this.on(
-      (connection) =>
-        new Promise((resolve, failed) => {
-          connection.open(op, args, { ended: (reply) => resolve(read(reply)), failed }, timeoutMs);
-        }),
-    );
+  #call<T>(op: string, args: Message, timeoutMs: number, read: (reply: Fields) => T, signal?: AbortSignal): Promise<T> {
+    return this.on((connection) => {
+      const { promise, resolve, reject } = Promise.withResolvers<T>();
+      const leave = (): void => connection.abandon(stream, guestUnreachable("the caller has left"));
+      const over = (): void => signal?.removeEventListener("abort", leave);
+      const handler: StreamHandler = {
+        ended: (reply) => {
+          resolve(read(reply));
+          over();
+        },
+        failed: (error) => {
+          over();
+          reject(error);
+        },
+      };
+      const stream = connection.open(op, args, handler, timeoutMs);
+      signal?.addEventListener("abort", leave);
+      if (signal?.aborted === true) leave();
+      return promise;
+    });
   }
 }
 

@@ -6,6 +6,7 @@ import type { Logger } from "../contracts/log.ts";
 import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
 import type { FileOperations } from "../sandbox/files/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
+import type { PortOperations } from "../sandbox/ports/operations.ts";
 import type { Store } from "../state/change.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
 import type { EventBus } from "../telemetry/events.ts";
@@ -45,6 +46,7 @@ export interface HttpDependencies {
   readonly operations: Operations;
   readonly executions: ExecutionOperations;
   readonly files: FileOperations;
+  readonly ports: PortOperations;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;
   readonly telemetry: HttpTelemetry;

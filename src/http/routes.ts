@@ -9,6 +9,7 @@ import { fileRoutes } from "./files/routes.ts";
 import { treeRoutes } from "./files/tree-routes.ts";
 import { hostRoutes } from "./host/routes.ts";
 import { openApiRoute } from "./openapi.ts";
+import { portRoutes } from "./ports/routes.ts";
 import type { Route } from "./route.ts";
 import { sandboxRoutes } from "./sandboxes/routes.ts";
 import { serviceRoutes } from "./service/routes.ts";
@@ -23,6 +24,7 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...fileRoutes(dependencies),
     ...contentRoutes(dependencies.files),
     ...treeRoutes(dependencies.files, dependencies.telemetry.log, streams),
+    ...portRoutes(dependencies.ports),
     ...changeSetRoutes(dependencies),
     ...executionRoutes(dependencies.executions, dependencies.telemetry.log, streams),
     ...eventRoutes(dependencies, streams),

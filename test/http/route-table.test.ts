@@ -32,6 +32,8 @@ const BODIES: Record<string, unknown> = {
   "files/mkdir": { path: "/a" },
   "files/move": { from: "/a", to: "/b" },
   executions: { command: "true" },
+  "ports/wait": { port: 80 },
+  expose: { port: 80 },
   "executions/:eid/wait": { timeout_ms: 0 },
   "executions/:eid/signal": { signal: "TERM" },
   "executions/:eid/resize": { cols: 80, rows: 24 },
@@ -52,6 +54,12 @@ function expectedStatus(route: Route): number {
   return route.success?.status ?? catalogue[route.errors![0]!].status;
 }
 
+function queryOf(route: Route): string {
+  if (route.body !== undefined) return "";
+  if (/\/files\b/.test(route.path)) return "?path=/a";
+  return label(route) === "DELETE /v1/sandboxes/:id/expose" ? "?port=80" : "";
+}
+
 function call(route: Route, id: string, token?: string) {
   if (route.path.includes(":eid") && !harness.executions.all.has(`${id}/${EXECUTION}`)) {
     const tty = { cols: 80, rows: 24 };
@@ -65,7 +73,9 @@ function call(route: Route, id: string, token?: string) {
   harness.files.content.set("/a", new Uint8Array(1));
   // A watch of a directory that stays would not end.
   harness.files.changes = [{ ended: "directory" }];
-  const query = /\/files\b/.test(route.path) && route.body === undefined ? "?path=/a" : "";
+  harness.ports.exposed.clear();
+  if (label(route) === "DELETE /v1/sandboxes/:id/expose") harness.ports.exposed.set(80, { port: 80, hostPort: 4000 });
+  const query = queryOf(route);
   const path = `${route.path.replace(":id", id).replace(":eid", EXECUTION)}${query}`;
   return harness.call(route.method, path, { token, json: bodyOf(route), isEndless: path === "/v1/events/stream" });
 }

@@ -10,6 +10,7 @@ import type { HttpDependencies, ReadinessCheck } from "../dependencies.ts";
 import { checkResponse } from "./checker.ts";
 import { FakeExecutions } from "./executions.ts";
 import { FakeFiles } from "./files.ts";
+import { FakePorts } from "./ports.ts";
 import { FakeOperations } from "./operations.ts";
 import { MemoryStore } from "./store.ts";
 
@@ -66,6 +67,7 @@ export class Harness {
   readonly operations = new FakeOperations(this.store);
   readonly executions = new FakeExecutions(this.operations);
   readonly files = new FakeFiles();
+  readonly ports = new FakePorts();
   readonly events = new EventBus(this.store);
   readonly audit: AuditEntry[] = [];
   readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] =
@@ -111,6 +113,7 @@ export class Harness {
       operations,
       executions,
       files,
+      ports: this.ports,
       store,
       events: this.events,
       telemetry: {

@@ -10,10 +10,11 @@ export interface Exposure {
   readonly hostPort: number;
 }
 
-/** Every method rejects with `AgentError`. */
+/** Every method rejects with `AgentError`: `PORT_…`, `PORTS_BUSY`, and what any call on a guest may. */
 export interface PortOperations {
   ports(caller: Caller, id: string): Promise<readonly ListeningPort[]>;
-  waitPort(caller: Caller, id: string, port: number, timeoutMs: number): Promise<ListeningPort>;
+  /** An abort ends the wait for a caller who has left. */
+  waitPort(caller: Caller, id: string, port: number, timeoutMs: number, signal?: AbortSignal): Promise<ListeningPort>;
   /** A connection to the sandbox's own loopback and nothing else. Whoever gets it closes it. */
   connectPort(caller: Caller, id: string, port: number): Promise<PortConnection>;
   /** `hostPort` absent = any free one. The same port again answers the exposure that is there. */

@@ -13,10 +13,12 @@ const PORT_MAX = 65_535;
 export function portOperations(context: Context): PortOperations {
   return {
     ports: (caller, id) => onGuest(context, caller, id, async (sandbox) => (await guestPorts(sandbox)).list()),
-    waitPort: async (caller, id, port, timeoutMs) => {
+    waitPort: async (caller, id, port, timeoutMs, signal) => {
       checkPort(port, "port");
       const waitMs = Math.min(Math.max(0, timeoutMs), limits.portWaitMaxMs);
-      return await onGuest(context, caller, id, async (sandbox) => (await guestPorts(sandbox)).wait(port, waitMs));
+      return await onGuest(context, caller, id, async (sandbox) =>
+        (await guestPorts(sandbox)).wait(port, waitMs, signal),
+      );
     },
     connectPort: async (caller, id, port) => {
       checkPort(port, "port");
