@@ -1,8 +1,13 @@
 // A stream read by number of bytes.
 import { ArchiveError } from "./header.ts";
 
+interface Pieces {
+  read(): Promise<{ readonly done: boolean; readonly value?: Uint8Array }>;
+  cancel(): Promise<void>;
+}
+
 export class PieceReader {
-  readonly #reader: Pick<ReadableStreamDefaultReader<Uint8Array>, "read" | "cancel">;
+  readonly #reader: Pieces;
   #rest: Uint8Array = new Uint8Array(0);
 
   constructor(stream: ReadableStream<Uint8Array>) {
@@ -12,8 +17,8 @@ export class PieceReader {
   /** From 1 to `max` bytes. Throws `ArchiveError` at the end. */
   async some(max: number): Promise<Uint8Array> {
     while (this.#rest.length === 0) {
-      const { value, done } = await this.#reader.read();
-      if (done) throw new ArchiveError("the archive was cut off");
+      const { value } = await this.#reader.read();
+      if (value === undefined) throw new ArchiveError("the archive was cut off");
       this.#rest = value;
     }
     const piece = this.#rest.subarray(0, max);
