@@ -14,7 +14,7 @@ import {
 import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
 import { AgentError } from "../src/errors/agent-error.ts";
-import { ensureEmbedded, requireTrustedFile } from "./embedded.ts";
+import { ensureEmbedded, requireTrusted } from "./embedded.ts";
 
 const CONTENT = "#!/bin/sh\necho embedded\n";
 const ROOT = process.geteuid?.() === 0;
@@ -105,8 +105,8 @@ test.skipIf(!ROOT)("directories and files of other users are refused (needs root
   const foreign = join(parent, "foreign");
   mkdirSync(foreign);
   chownSync(foreign, 65534, 65534);
-  expect(await refusalOf(extract(join(foreign, "bin")))).toContain(`${foreign} belongs to another user`);
+  expect(await refusalOf(extract(join(foreign, "bin")))).toContain(`${foreign} belongs to uid 65534`);
 
   chownSync(source, 65534, 65534);
-  expect(() => requireTrustedFile(source)).toThrow(/belongs to another user/);
+  expect(() => requireTrusted(source, "file")).toThrow(/belongs to uid 65534/);
 });

@@ -1,12 +1,10 @@
 // Extracts files that are embedded in the compiled binary to a private directory, named by their content. What is used
 // afterwards (loaded, executed) is never taken from a place that somebody else could write.
-import { lstatSync, readFileSync, realpathSync, type Stats } from "node:fs";
+import { lstatSync, readFileSync, type Stats } from "node:fs";
 import { chmod, type FileHandle, mkdir, open, rename, rm } from "node:fs/promises";
-import { dirname, join, sep } from "node:path";
+import { dirname, join } from "node:path";
 import { AgentError } from "../src/errors/agent-error.ts";
-
-const GROUP_OR_OTHERS_WRITE = 0o022;
-const STICKY = 0o1000;
+import { distrustOf } from "../src/trusted-path.ts";
 
 export interface EmbeddedFile {
   /** Path inside the binary, from `import … with { type: "file" }`. */
@@ -25,10 +23,10 @@ export interface EmbeddedFile {
 export async function ensureEmbedded(embedded: EmbeddedFile): Promise<string> {
   const content = readFileSync(embedded.file);
   const hash = sha256(content);
-  requireTrustedDirectory(dirname(embedded.directory));
+  requireTrusted(dirname(embedded.directory), "directory");
   const directory = join(embedded.directory, hash);
   await mkdir(directory, { recursive: true, mode: 0o700 });
-  requireTrustedDirectory(directory);
+  requireTrusted(directory, "directory");
 
   const path = join(directory, embedded.name);
   const mode = embedded.executable ? 0o500 : 0o400;
@@ -37,49 +35,11 @@ export async function ensureEmbedded(embedded: EmbeddedFile): Promise<string> {
   return path;
 }
 
-/** Throws `CONFIG_INVALID` unless `path` is a regular file that only root or we can change, in such a directory. */
-export function requireTrustedFile(path: string): void {
-  const stat = lstatSync(path);
-  if (!stat.isFile()) throw refusal(path, "is not a regular file");
-  requireOurs(path, stat);
-  requireTrustedDirectory(dirname(path));
-}
-
-/**
- * Throws `CONFIG_INVALID` unless nobody but root and we can change what this directory's path leads to. A sticky
- * directory that everyone may write (like `/tmp`) is allowed above a directory of ours: nobody else can rename that.
- */
-export function requireTrustedDirectory(path: string): void {
-  const resolved = realpathSync(path);
-  for (const way of new Set([path, resolved])) {
-    const names = way.split(sep).filter((name) => name !== "");
-    for (let depth = 0; depth <= names.length; depth++) {
-      const step = sep + names.slice(0, depth).join(sep);
-      const stat = lstatSync(step);
-      if (stat.isSymbolicLink()) {
-        if (!isOurs(stat)) throw refusal(step, "is a link of another user");
-        continue;
-      }
-      if (!stat.isDirectory()) throw refusal(step, "is not a directory");
-      requireOurs(step, stat, depth < names.length);
-    }
-  }
-}
-
-function requireOurs(path: string, stat: Stats, stickyAllowed = false): void {
-  if (!isOurs(stat)) throw refusal(path, "belongs to another user");
-  const shared = (stat.mode & GROUP_OR_OTHERS_WRITE) !== 0;
-  if (shared && !(stickyAllowed && (stat.mode & STICKY) !== 0)) throw refusal(path, "can be written by other users");
-}
-
-function isOurs(stat: Stats): boolean {
-  return stat.uid === 0 || stat.uid === process.geteuid?.();
-}
-
-function refusal(path: string, what: string): AgentError {
-  return new AgentError("CONFIG_INVALID", `${path} ${what}; executables are not taken from there`, {
-    details: { path },
-  });
+/** Throws `CONFIG_INVALID` unless nobody but root and we can change what this path leads to. */
+export function requireTrusted(path: string, kind: "file" | "directory"): void {
+  const fault = distrustOf(path, kind);
+  if (fault === null) return;
+  throw new AgentError("CONFIG_INVALID", `${fault}; executables are not taken from there`, { details: { path } });
 }
 
 function sha256(content: Uint8Array): string {
@@ -93,7 +53,12 @@ function holds(path: string, hash: string, mode: number): boolean {
   } catch {
     return false;
   }
-  return stat.isFile() && isOurs(stat) && (stat.mode & 0o777) === mode && sha256(readFileSync(path)) === hash;
+  return (
+    stat.isFile() &&
+    stat.uid === process.geteuid?.() &&
+    (stat.mode & 0o777) === mode &&
+    sha256(readFileSync(path)) === hash
+  );
 }
 
 /** Written beside, made durable and renamed, so that a crash leaves the old file or the whole new one. */

@@ -4,7 +4,7 @@ import { dlopen, type Library } from "bun:ffi";
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { ensureEmbedded, requireTrustedFile } from "./embedded.ts";
+import { ensureEmbedded, requireTrusted } from "./embedded.ts";
 import { hostSymbols } from "./host/symbols.ts";
 import { ABI_HASH } from "./layout/host.ts";
 
@@ -53,7 +53,7 @@ function locate(): string {
   if (preparedPath !== null) return preparedPath;
   const beside = join(dirname(process.execPath), LIBRARY_NAME);
   if (existsSync(beside)) {
-    requireTrustedFile(beside);
+    requireTrusted(beside, "file");
     return beside;
   }
   if (!isEmbedded(import.meta.url)) {

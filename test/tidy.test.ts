@@ -51,7 +51,11 @@ const ARROWS: readonly { from: RegExp; never: RegExp; why: string }[] = [
     never: /^src\/(?!contracts|errors|config\/limits)/,
     why: "plugins see contracts only",
   },
-  { from: /^ffi\//, never: /^(plugins\/|src\/(?!contracts|errors|config\/limits))/, why: "ffi is below the agent" },
+  {
+    from: /^ffi\//,
+    never: /^(plugins\/|src\/(?!contracts|errors|config\/limits|trusted-path))/,
+    why: "ffi is below the agent",
+  },
 ];
 
 describe("imports", () => {

@@ -1,16 +1,14 @@
 // External plugin files: who may have written them, what they may import, and that one bad file never hides the others.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { chmod, chown, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { PluginDefinition } from "../contracts/plugin.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { discoverExternal, importPluginFile } from "./external.ts";
 import type { Registration } from "./registry.ts";
-import { checkTrustedPath } from "./trust.ts";
 
 const euid = process.geteuid?.() ?? 0;
-const NOBODY = 65_534;
 let root: string;
 beforeAll(async () => {
   root = await mkdtemp(join(tmpdir(), "plugins-"));
@@ -71,7 +69,7 @@ describe("discovery", () => {
 
   test("one refused file does not hide the others", async () => {
     const directory = await pluginsDir("mixed", { "a.ts": "import 'left-pad';", "b.ts": source("good"), "c.ts": "}" });
-    await symlink(join(directory, "b.ts"), join(directory, "d.ts"));
+    await symlink("/dev/null", join(directory, "d.ts"));
     expect(describeAll(await discoverExternal(directory, euid))).toEqual([
       "refused a",
       "good",
@@ -87,40 +85,6 @@ describe("discovery", () => {
     expect(registration).toMatchObject({ source: directory, refused: { code: "PLUGIN_REFUSED" } });
     expect(more).toEqual([]);
     expect(Reflect.has(globalThis, "pluginWasRun")).toBe(false);
-  });
-});
-
-describe("trust", () => {
-  test("a file that group or others may write is refused", async () => {
-    const directory = await pluginsDir("writable", { "a.ts": "" });
-    for (const mode of [0o664, 0o646]) {
-      await chmod(join(directory, "a.ts"), mode);
-      expect(() => checkTrustedPath(join(directory, "a.ts"), euid, "file")).toThrow("writable by group or others");
-    }
-  });
-
-  test("so are symbolic links on the way, open parents, special files and odd paths", async () => {
-    const directory = await pluginsDir("parents", { "a.ts": "" });
-    await symlink(directory, join(root, "linked"));
-    expect(() => checkTrustedPath(join(root, "linked/a.ts"), euid, "file")).toThrow(/linked is a symbolic link/);
-    await chmod(directory, 0o775);
-    expect(() => checkTrustedPath(join(directory, "a.ts"), euid, "file")).toThrow(
-      /parent that group or others may write/,
-    );
-    await chmod(directory, 0o755);
-    expect(() => checkTrustedPath(join(directory, "a.ts"), euid, "directory")).toThrow("not a regular directory");
-    expect(() => checkTrustedPath(`${directory}/../parents/a.ts`, euid, "file")).toThrow("plain absolute path");
-    expect(() => checkTrustedPath("a.ts", euid, "file")).toThrow("plain absolute path");
-    expect(() => checkTrustedPath(join(directory, "none.ts"), euid, "file")).toThrow("cannot be examined");
-    expect(() => checkTrustedPath(join(directory, "a.ts"), euid, "file")).not.toThrow();
-  });
-
-  test("a file of another user is refused, whoever that is", async () => {
-    const directory = await pluginsDir("foreign", { "a.ts": "" });
-    // To the user of uid 65534, our own file is foreign unless we are root; to us, a file of that user is.
-    if (euid === 0) await chown(join(directory, "a.ts"), NOBODY, NOBODY);
-    const reader = euid === 0 ? 0 : NOBODY;
-    expect(() => checkTrustedPath(join(directory, "a.ts"), reader, "file")).toThrow(/belongs to uid/);
   });
 });
 

@@ -5,8 +5,8 @@ import { readdirSync, readFileSync, statSync } from "node:fs";
 import { basename, extname, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
+import { distrustOf } from "../trusted-path.ts";
 import type { Registration } from "./registry.ts";
-import { checkTrustedPath } from "./trust.ts";
 import { PLUGIN_MODULE, providePluginModule } from "./virtual-module.ts";
 
 const SOURCE_MAX_BYTES = 4 * 1024 * 1024;
@@ -29,7 +29,7 @@ export async function discoverExternal(directory: string, euid: number): Promise
   let names: readonly string[];
   try {
     names = listPluginFiles(directory);
-    if (names.length > 0) checkTrustedPath(directory, euid, "directory");
+    if (names.length > 0) requireTrusted(directory, euid, "directory");
     if (names.length > FILES_MAX)
       throw new AgentError("PLUGIN_REFUSED", `${directory} holds over ${FILES_MAX} plugins`);
   } catch (error) {
@@ -39,7 +39,7 @@ export async function discoverExternal(directory: string, euid: number): Promise
   for (const name of names) {
     const path = join(directory, name);
     try {
-      checkTrustedPath(path, euid, "file");
+      requireTrusted(path, euid, "file");
       registrations.push({ source: path, definition: (await importPluginFile(path)).definition });
     } catch (error) {
       registrations.push({ source: path, name: basename(name, extname(name)), refused: asAgentError(error) });
@@ -62,6 +62,12 @@ export async function importPluginFile(path: string): Promise<PluginFile> {
   } catch (error) {
     throw new AgentError("PLUGIN_REFUSED", `${file} cannot be loaded: ${firstLine(error)}`, { cause: error });
   }
+}
+
+/** Throws `PLUGIN_REFUSED` when somebody else could have written what is there. */
+function requireTrusted(path: string, euid: number, kind: "file" | "directory"): void {
+  const fault = distrustOf(path, kind, euid);
+  if (fault !== null) throw new AgentError("PLUGIN_REFUSED", fault);
 }
 
 function listPluginFiles(directory: string): string[] {
