@@ -3,15 +3,8 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { AgentError } from "../../src/errors/agent-error.ts";
-import type {
-  AdoptRequest,
-  Backend,
-  Instance,
-  LaunchRequest,
-  ProcessIdentity,
-  SandboxPlan,
-} from "../../src/contracts/backend.ts";
-import type { Json, JsonObject } from "../../src/contracts/json.ts";
+import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from "../../src/contracts/backend.ts";
+import type { JsonObject } from "../../src/contracts/json.ts";
 import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
 import { claimUids } from "./claim.ts";
@@ -22,7 +15,7 @@ import { EXIT_RECORD_NAME, lastWords, ProcboxInstance, SOCKET_NAME } from "./ins
 import { ask, type LaunchReport, startLauncher, type WaitingLauncher } from "./launcher.ts";
 import type { ProcboxOptions } from "./options.ts";
 import { type LaunchConfig, launchConfig, WORKSPACE_INSIDE } from "./policy.ts";
-import { isAlive, signal, waitGone } from "../host/process.ts";
+import { isAlive, killAndWait, recordedIdentity, waitGone } from "../host/process.ts";
 import { parseRequest, type ProcboxSpec } from "./request.ts";
 import { uidIsClean } from "./uid.ts";
 
@@ -30,7 +23,6 @@ const CGROUP = "procbox-cgroup";
 const PROCESS = "procbox-process";
 const MARKER_NAME = "procbox.json";
 const MIB = 1024 * 1024;
-const RELEASE_BUDGET_MS = 5_000;
 /** The supervisor writes its exit record and ends once init is gone. */
 const SELF_END_BUDGET_MS = 1_000;
 
@@ -243,16 +235,4 @@ async function releaseProcess(resource: Resource): Promise<void> {
   if (supervisor === null) return;
   if (init !== null && (await waitGone(supervisor, SELF_END_BUDGET_MS))) return;
   await killAndWait(supervisor, "supervisor");
-}
-
-async function killAndWait(identity: ProcessIdentity, role: string): Promise<void> {
-  await signal(identity, "SIGKILL");
-  if (!(await waitGone(identity, RELEASE_BUDGET_MS))) {
-    throw new AgentError("INTERNAL", `${role} ${identity.pid} survived SIGKILL`);
-  }
-}
-
-function recordedIdentity(recorded: Json | undefined): ProcessIdentity | null {
-  if (typeof recorded !== "object" || recorded === null || Array.isArray(recorded)) return null;
-  return { pid: Number(recorded.pid), startTicks: Number(recorded.startTicks), bootId: String(recorded.bootId) };
 }

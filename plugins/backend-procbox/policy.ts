@@ -1,5 +1,6 @@
 // What a process sandbox may reach, as the configuration that its launcher reads. Nothing here is secret: the token
 // travels on a descriptor of its own.
+import { existsSync } from "node:fs";
 import type { ProcboxOptions } from "./options.ts";
 import type { ProcboxSpec } from "./request.ts";
 
@@ -98,7 +99,7 @@ export function launchConfig(spec: ProcboxSpec, options: ProcboxOptions, facts: 
     max_abi: null,
     sandbox_uid: facts.sandboxUid,
     supervisor_uid: facts.sandboxUid === null ? null : supervisorUid(facts.sandboxUid, options),
-    read_paths: READ_PATHS,
+    read_paths: READ_PATHS.filter((path) => existsSync(path)),
     write_paths: WRITE_PATHS,
     net_ports: spec.net_ports,
     limits: {

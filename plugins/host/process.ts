@@ -3,11 +3,14 @@ import { readFile } from "node:fs/promises";
 import { constants } from "node:os";
 import { processRuns, signalProcess } from "../../ffi/host/processes.ts";
 import type { ProcessIdentity } from "../../src/contracts/backend.ts";
+import type { Json } from "../../src/contracts/json.ts";
+import { AgentError } from "../../src/errors/agent-error.ts";
 
 const START_TICKS_FIELD = 19; // field 22 of stat(5), counted from the state that follows the command name
 /** A killed process is mostly gone in less than a millisecond. */
 const POLL_FIRST_MS = 1;
 const POLL_MAX_MS = 8;
+const KILL_BUDGET_MS = 5_000;
 
 let bootIdOnce: Promise<string> | undefined;
 
@@ -46,4 +49,18 @@ export async function waitGone(identity: ProcessIdentity, budgetMs: number): Pro
     await Bun.sleep(pauseMs);
   }
   return true;
+}
+
+/** Kills a recorded process and waits until it is gone. One that is gone already is fine. */
+export async function killAndWait(identity: ProcessIdentity, role: string): Promise<void> {
+  await signal(identity, "SIGKILL");
+  if (await waitGone(identity, KILL_BUDGET_MS)) return;
+  throw new AgentError("INTERNAL", `${role} ${identity.pid} survived SIGKILL`);
+}
+
+/** An identity as a journal row has it, or null where the row was written before there was a process. */
+export function recordedIdentity(recorded: Json | undefined): ProcessIdentity | null {
+  if (typeof recorded !== "object" || recorded === null || Array.isArray(recorded)) return null;
+  const { pid, startTicks: ticks, bootId: boot } = recorded as Readonly<Record<string, Json>>;
+  return { pid: Number(pid), startTicks: Number(ticks), bootId: String(boot) };
 }
