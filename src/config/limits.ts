@@ -115,6 +115,18 @@ export const limits = {
   sshEnvironmentMaxEntries: 64,
   sshTextMaxChars: 1024,
   sshSignalsWaitingMax: 16,
+  sftpPacketMaxBytes: 256 * KIB,
+  /** Content in one packet, beside which it has a few numbers and a handle. */
+  sftpDataMaxBytes: 255 * KIB,
+  sftpFilesMax: 256,
+  sftpDirectoriesMax: 16,
+  /** Streams from and to the guest that one client has at a time. */
+  sftpTransfersMax: 8,
+  /** What was written to one file and the guest has not taken. */
+  sftpUnwrittenMaxBytes: 512 * KIB,
+  /** How far a file is read ahead after a jump, and from where on it is read to its end. */
+  sftpReadAheadMinBytes: 128 * KIB,
+  sftpReadAheadMaxBytes: 8 * MIB,
 
   // Ports.
   portsListedMax: 4096,
@@ -193,3 +205,4 @@ holds(
   "the windows of all channels of a connection fit their sum",
 );
 holds(limits.sshUnsentBytes + limits.executionReadBytes < limits.sshUnsentMaxBytes, "output alone never stops reading");
+holds(limits.sftpDataMaxBytes + 512 <= limits.sftpPacketMaxBytes, "content and its packet's fields fit a packet");

@@ -127,7 +127,7 @@ test("what has no bytes says its arguments and hears its counts", async () => {
   ];
   for (const [call, args, answer] of calls) {
     const guest = await files(async (c) => {
-      asked.push({ ...(await c.next()).message });
+      asked.push({ ...(await c.next()).message } as Message);
       opened(c);
       c.send(1, FrameKind.end, { size: 7, entries: 1 });
     });

@@ -6,6 +6,7 @@ import type { Channel } from "./channel.ts";
 import { Command } from "./command.ts";
 import type { ChannelRequest, ChannelUser } from "./connection.ts";
 import type { SshDependencies } from "./dependencies.ts";
+import { serveSftp } from "./sftp/server.ts";
 import { signalNumber } from "./signals.ts";
 import { takesVariable, type TerminalRequest, terminalRequest, terminalSize } from "./terminal-request.ts";
 
@@ -14,7 +15,7 @@ const INTERACTIVE_SHELL = "command -v bash >/dev/null 2>&1 && exec bash; exec sh
 const SCRIPT_SHELL = "command -v bash >/dev/null 2>&1 && exec bash -s; exec sh -s";
 
 export interface SessionOptions {
-  readonly dependencies: Pick<SshDependencies, "executions" | "files">;
+  readonly dependencies: Pick<SshDependencies, "executions" | "files" | "telemetry">;
   readonly login: Login;
   readonly channel: Channel;
   /** Told what was started, for the audit trail. */
@@ -49,6 +50,8 @@ export class Session implements ChannelUser {
         return this.#begin("shell", () => this.#run(this.#terminal === null ? SCRIPT_SHELL : INTERACTIVE_SHELL));
       case "exec":
         return this.#begin("exec", () => this.#run(data as string));
+      case "subsystem":
+        return data === "sftp" && this.#begin("sftp", () => this.#transferFiles());
       case "window-change":
         if (this.#command === null || this.#terminal === null) return false;
         this.#command.resize(terminalSize(data));
@@ -87,6 +90,13 @@ export class Session implements ChannelUser {
       ...(terminal !== null && { tty: terminal.size }),
     });
     void this.#command.run();
+  }
+
+  #transferFiles(): void {
+    const { dependencies, login, channel } = this.#options;
+    serveSftp(channel, dependencies.files, login).catch((error: unknown) =>
+      dependencies.telemetry.log.error({ err: error, sandbox: login.sandboxId }, "file transfer failed"),
+    );
   }
 
   #signal(name: string): boolean {
