@@ -345,18 +345,32 @@ async fn kept(host: &mut Host, stream: u32, ids: [&str; 2]) -> [KeptOutput; 2] {
     ids.map(|id| list.iter().find(|state| state.id == id).unwrap().stdout)
 }
 
+/// What two executions that write too much together keep, where the second begins so long after the first.
+async fn kept_after(pause: Duration) -> [KeptOutput; 2] {
+    let mut host = greet(OddGuest::default()).await;
+    for (stream, id) in [(1, "a"), (2, "b")] {
+        host.open(stream, "execution-start", &execution(id, "write", false)).await;
+        assert_eq!(host.end_of(stream).await, None);
+        tokio::time::sleep(pause).await;
+    }
+    kept(&mut host, 3, ["a", "b"]).await
+}
+
 #[test]
-fn a_guest_that_keeps_too_much_drops_what_ended_first() {
+fn a_guest_that_keeps_too_much_drops_what_ended_long_ago() {
     run(async {
-        let mut host = greet(OddGuest::default()).await;
-        for (stream, id) in [(1, "a"), (2, "b")] {
-            host.open(stream, "execution-start", &execution(id, "write", false)).await;
-            assert_eq!(host.end_of(stream).await, None);
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        let whole = KeptOutput { base: 0, end: WRITTEN };
         let nothing = KeptOutput { base: WRITTEN, end: WRITTEN };
-        assert_eq!(kept(&mut host, 3, ["a", "b"]).await, [nothing, whole]);
+        let whole = KeptOutput { base: 0, end: WRITTEN };
+        assert_eq!(kept_after(Duration::from_secs(61)).await, [nothing, whole]);
+    });
+}
+
+#[test]
+fn a_guest_that_keeps_too_much_loses_the_oldest_bytes_of_the_fullest() {
+    run(async {
+        let all_but_one = KeptOutput { base: 1, end: WRITTEN };
+        let whole = KeptOutput { base: 0, end: WRITTEN };
+        assert_eq!(kept_after(Duration::from_millis(100)).await, [all_but_one, whole]);
     });
 }
 

@@ -189,16 +189,26 @@ impl Executions {
         }
     }
 
-    /// Empties the rings of what ended first until there is room for `bytes` more, or no such ring is left.
+    /// Makes room for `bytes` more: what executions keep that ended long ago goes first, the oldest before the others,
+    /// then the oldest bytes of whoever keeps the most. None that is held up loses anything, so there may be no room.
     fn make_room(&self, bytes: u64) {
-        let ended = self.all().into_iter().filter_map(|retained| Some((retained.end()?.number, retained)));
-        let mut ended: Vec<_> = ended.collect();
-        ended.sort_by_key(|(number, _)| *number);
+        let budget = &self.0.pool.budget;
+        let all = self.all();
+        let ended = all.iter().filter_map(|retained| Some((retained.end()?, retained)));
+        let mut ended: Vec<_> = ended.filter(|(end, _)| end.is_long_ago()).collect();
+        ended.sort_by_key(|(end, _)| end.number);
         for (_, retained) in ended {
-            if self.0.pool.budget.excess(bytes) == 0 {
+            if budget.excess(bytes) == 0 {
                 return;
             }
             retained.acknowledge([u64::MAX; 2]);
+        }
+        while budget.excess(bytes) > 0 {
+            let most = all.iter().map(|retained| (retained.most_kept(), retained)).max_by_key(|(kept, _)| *kept);
+            match most {
+                Some((1.., fullest)) => fullest.lose(budget.excess(bytes)),
+                _ => return,
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::Instant;
 use wire::execution::*;
 use wire::limits::LISTED_COMMAND_MAX;
 use wire::message::ExecStatus;
@@ -22,6 +23,9 @@ use wire::{ErrorCode, Fault};
 
 /// Bytes that are read at once.
 const CHUNK_SIZE: usize = 64 << 10;
+
+/// How long a host may be away before what ended meanwhile is given up before anything else.
+const HOST_AWAY_MAX: Duration = Duration::from_secs(60);
 
 /// The channels by their place in arrays.
 pub const CHANNELS: [usize; 2] = [0, 1];
@@ -86,11 +90,20 @@ pub struct End {
     /// Higher for a later end.
     pub number: u64,
     at_ms: u64,
+    /// The same by the clock that nobody sets.
+    at: Instant,
     /// None when the guest ended under it.
     ended: Option<Ended>,
     timed_out: bool,
     /// The offset behind what the command itself wrote to each channel.
     pub wrote: [u64; 2],
+}
+
+impl End {
+    /// Whether a host that is only away for a moment has had the time to come back for what is kept.
+    pub fn is_long_ago(&self) -> bool {
+        self.at.elapsed() > HOST_AWAY_MAX
+    }
 }
 
 /// A command that has just been started, on pipes or on a terminal.
@@ -210,11 +223,7 @@ impl Retained {
         if budget.excess(count) > 0 {
             (self.pool.make_room)(count);
         }
-        let mut channel = self.channels[index].borrow_mut();
-        // What could not be freed elsewhere goes here.
-        let base = channel.ring.kept().base + budget.excess(count);
-        channel.ring.drop_below(base);
-        channel.ring.push(bytes);
+        self.channels[index].borrow_mut().ring.push(bytes);
         self.changed.notify_waiters();
     }
 
@@ -249,7 +258,7 @@ impl Retained {
         };
         let at_ms = unix_ms(SystemTime::now());
         let wrote = CHANNELS.map(|index| self.channels[index].borrow().written());
-        let end = End { number: next_end(), at_ms, ended: ended.ok(), timed_out, wrote };
+        let end = End { number: next_end(), at_ms, at: Instant::now(), ended: ended.ok(), timed_out, wrote };
         self.end.set(Some(end));
         self.input.close();
         let _ = self.feeder.take().map(|feeder| feeder.abort());
@@ -342,6 +351,28 @@ impl Retained {
             channel.borrow_mut().ring.drop_below(offset);
         }
         self.changed.notify_waiters();
+    }
+
+    /// Bytes of the channel that keeps more than the other, of one that can lose them: it is not held up instead.
+    pub fn most_kept(&self) -> u64 {
+        let is_held_up = self.block.get() && self.end.get().is_none();
+        let kept = CHANNELS.map(|index| self.channels[index].borrow().ring.len());
+        if is_held_up { 0 } else { kept[0].max(kept[1]) }
+    }
+
+    /// Loses the `count` oldest bytes of the channel that keeps more.
+    pub fn lose(&self, count: u64) {
+        let [out, err] = &self.channels;
+        let fuller = if out.borrow().ring.len() >= err.borrow().ring.len() { out } else { err };
+        let mut channel = fuller.borrow_mut();
+        let base = channel.ring.kept().base + count;
+        channel.ring.drop_below(base);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether it is held up where others would lose something.
+    pub fn is_block(&self) -> bool {
+        self.block.get()
     }
 
     pub fn set_block(&self, block: bool) {

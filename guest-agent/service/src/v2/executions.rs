@@ -113,6 +113,9 @@ fn cancelled() -> Fault {
 /// Sends output from `offsets` on until there will be no more.
 async fn attach(retained: &Retained, stream: &Stream, mut offsets: [u64; 2]) -> Result<(), Fault> {
     let number = retained.attach();
+    if retained.is_block() {
+        stream.be_patient();
+    }
     let mut told_end = false;
     loop {
         let (changed, heard) = (retained.changed(), stream.changed());

@@ -3,11 +3,11 @@
 use super::outbox::Outbox;
 use crate::guest::Control;
 use serde::Serialize;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::Notify;
 use wire::credit::Credit;
-use wire::frame::{DATA_PREFIX_SIZE, Kind, OUTPUT_PREFIX_SIZE, data_prefix, output_prefix};
+use wire::frame::{DATA_PREFIX_SIZE, Kind, OUTPUT_PREFIX_SIZE, data_prefix, encode, output_prefix};
 use wire::limits::DATA_MAX;
 use wire::message::{CHANNEL_IN, CreditGrant, Data};
 use wire::{ErrorCode, Fault};
@@ -15,6 +15,7 @@ use wire::{ErrorCode, Fault};
 pub struct Stream {
     id: u32,
     outbox: Outbox,
+    is_patient: Cell<bool>,
     state: RefCell<State>,
     changed: Notify,
 }
@@ -45,7 +46,7 @@ pub enum Arrival {
 
 impl Stream {
     pub fn new(id: u32, outbox: Outbox) -> Self {
-        Self { id, outbox, state: RefCell::default(), changed: Notify::new() }
+        Self { id, outbox, is_patient: Cell::new(false), state: RefCell::default(), changed: Notify::new() }
     }
 
     pub fn id(&self) -> u32 {
@@ -127,9 +128,19 @@ impl Stream {
         frame
     }
 
+    /// From now on what it sends may wait for others. To be called before anything is sent, because what went before
+    /// could be overtaken.
+    pub fn be_patient(&self) {
+        self.is_patient.set(true);
+    }
+
     /// Sends a frame as it is.
     pub async fn raw(&self, frame: Vec<u8>) {
-        self.outbox.raw(frame).await;
+        if self.is_patient.get() {
+            self.outbox.patient(frame).await;
+        } else {
+            self.outbox.raw(frame).await;
+        }
     }
 
     /// Sends at most as many bytes as there was room for.
@@ -146,7 +157,7 @@ impl Stream {
             let mut frame = Vec::with_capacity(DATA_PREFIX_SIZE + size);
             frame.extend_from_slice(&data_prefix(self.id, channel, size));
             frame.extend_from_slice(now);
-            self.outbox.raw(frame).await;
+            self.raw(frame).await;
             rest = later;
         }
     }
@@ -197,7 +208,7 @@ impl Stream {
 
     pub async fn message<T: Serialize>(&self, kind: Kind, message: &T) {
         if !self.state.borrow().detached {
-            self.outbox.message(self.id, kind, message).await;
+            self.raw(encode(self.id, kind, message)).await;
         }
     }
 
