@@ -38,18 +38,29 @@ const unpackr = new Unpackr({ useRecords: false, int64AsType: "number" });
 /** The frames of a streamed response; throws where it breaks off in the middle of one. */
 export async function* framesOf(response: Response): AsyncGenerator<StreamFrame, void, void> {
   if (response.body === null) throw new Error("no body");
-  let rest = Buffer.alloc(0);
+  let rest: Uint8Array = new Uint8Array(0);
+  let more: Uint8Array[] = [];
+  let missing = 0;
   for await (const chunk of response.body) {
-    rest = rest.length === 0 ? Buffer.from(chunk) : Buffer.concat([rest, chunk]);
-    for (;;) {
-      if (rest.length < 4) break;
-      const length = rest.readUInt32BE(0);
-      if (rest.length < 4 + length) break;
-      yield unpackr.unpack(rest.subarray(4, 4 + length)) as StreamFrame;
-      rest = rest.subarray(4 + length);
+    more.push(chunk);
+    missing -= chunk.length;
+    if (missing > 0) continue;
+    rest = more.length === 1 && rest.length === 0 ? chunk : Buffer.concat([rest, ...more]);
+    more = [];
+    for (missing = missingOf(rest); missing <= 0; missing = missingOf(rest)) {
+      const end = rest.length + missing;
+      yield unpackr.unpack(rest.subarray(4, end)) as StreamFrame;
+      rest = rest.subarray(end);
     }
   }
-  if (rest.length > 0) throw new Error("the stream broke off in the middle of a frame");
+  if (rest.length > 0 || more.length > 0) throw new Error("the stream broke off in the middle of a frame");
+}
+
+/** How many bytes the first frame needs that are not there; below zero: how many follow it. */
+function missingOf(bytes: Uint8Array): number {
+  if (bytes.length < 4) return 4 - bytes.length;
+  const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0);
+  return 4 + length - bytes.length;
 }
 
 export class TestExecution {
