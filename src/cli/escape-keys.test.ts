@@ -7,8 +7,9 @@ function type(keys: string): string {
   const escapes = new EscapeKeys();
   let seen = "";
   for (const piece of keys.split("|")) {
-    const { bytes, isLeaving } = escapes.take(Buffer.from(piece));
+    const { bytes, isLeaving, wantsHelp } = escapes.take(Buffer.from(piece));
     seen += Buffer.from(bytes).toString();
+    if (wantsHelp) seen += "<help>";
     if (isLeaving) return `${seen}<left>`;
   }
   return seen;
@@ -28,6 +29,9 @@ test.each([
   ["~\r~.", "~\r<left>"],
   ["~", ""],
   ["\r~|~|.", "\r~."],
+  ["~?", "<help>"],
+  ["ls\r~|?~.", "ls\r<help><left>"],
+  ["a~?", "a~?"],
 ])("%p gives %p", (keys, seen) => {
   expect(type(keys)).toBe(seen);
 });

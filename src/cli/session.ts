@@ -2,19 +2,22 @@
 // this program's.
 import { ApiError } from "../../sdk/typescript/errors.ts";
 import type { Execution } from "../../sdk/typescript/execution.ts";
-import type { ExitedFrame, OutputFrame } from "../../sdk/typescript/frames.ts";
+import { exitStatus, Output } from "./output.ts";
 import type { Terminal } from "./terminal.ts";
 
-const TIMED_OUT = 124;
-const SIGNAL_BASE = 128;
 const NO_BYTES = new Uint8Array(0);
+/** So much may be typed ahead of a far side that does not take it. */
+const TYPED_MAX_BYTES = 1024 * 1024;
 
 export interface SessionOptions {
   /** One line of JSON a frame instead of the bytes. */
   readonly isJson?: boolean;
   /** What is sent of a piece of input; null ends the session. */
   readonly filter?: (piece: Uint8Array) => Uint8Array | null;
-  /** `piped`: its end closes the command's. `typed`: a terminal has no such end. `none`: stdin is left alone. */
+  /**
+   * `piped`: its end closes the command's, and it is read as fast as the command reads. `typed`: a terminal has no such
+   * end, and is read whatever the far side does, so that one can always leave. `none`: stdin is left alone.
+   */
   readonly input: "piped" | "typed" | "none";
 }
 
@@ -51,16 +54,10 @@ export class Session {
   }
 
   async #showOutput(execution: Execution): Promise<number> {
-    const ends = { stdout: 0, stderr: 0, pty: 0 };
+    const output = new Output(this.terminal, this.options.isJson === true);
     for await (const frame of execution.frames()) {
-      if (this.options.isJson === true) await this.terminal.out(`${jsonLine(frame)}\n`);
+      await output.show(frame);
       if (frame.type === "exited") return exitStatus(frame);
-      const { channel, offset, data } = frame;
-      const lost = offset - ends[channel];
-      ends[channel] = offset + data.length;
-      if (this.options.isJson === true) continue;
-      if (lost > 0) await this.terminal.err(`fluxctl: ${lost} bytes of ${channel} are lost\n`);
-      await (channel === "stderr" ? this.terminal.err(data) : this.terminal.out(data));
     }
     throw new ApiError(0, "STREAM_INVALID", "the stream ended without an exit");
   }
@@ -68,13 +65,17 @@ export class Session {
   async #sendInput(execution: Execution): Promise<void> {
     const { filter = (piece) => piece, input } = this.options;
     if (input === "none") return;
+    const send = (bytes: Uint8Array, eof = false) => execution.writeStdin(bytes, eof, this.signal);
+    const { promise: failed, reject } = Promise.withResolvers<never>();
+    const typed = input === "typed" ? new TypedAhead(send, reject) : null;
+    const reading = this.terminal.keyboard.read(async (piece) => {
+      const bytes = filter(piece);
+      if (bytes === null) this.leave();
+      else if (bytes.length > 0) await (typed === null ? send(bytes) : typed.take(bytes));
+    }, this.signal);
     try {
-      await this.terminal.keyboard.read(async (piece) => {
-        const bytes = filter(piece);
-        if (bytes === null) this.leave();
-        else if (bytes.length > 0) await execution.writeStdin(bytes, false, this.signal);
-      }, this.signal);
-      if (input === "piped" && !this.signal.aborted) await execution.writeStdin(NO_BYTES, true, this.signal);
+      await Promise.race([reading, failed]);
+      if (input === "piped" && !this.signal.aborted) await send(NO_BYTES, true);
     } catch (error) {
       // A command may close its input or end before it has read everything; how it ended is in its exit.
       const isRefused = error instanceof ApiError && ["EXECUTION_EXITED", "STDIN_CLOSED"].includes(error.code);
@@ -83,15 +84,33 @@ export class Session {
   }
 }
 
-function jsonLine(frame: OutputFrame | ExitedFrame): string {
-  if (frame.type === "exited") return JSON.stringify(frame);
-  const { data, ...rest } = frame;
-  return JSON.stringify({ ...rest, data_base64: data.toBase64() });
-}
+/** Bytes that wait to be sent while the next are typed. */
+class TypedAhead {
+  #waiting: Uint8Array[] = [];
+  #length = 0;
+  #sending: Promise<void> | null = null;
 
-/** As a shell says it; a process can exit with 0 to 255 only. */
-function exitStatus({ exit_code, signal, timed_out }: ExitedFrame): number {
-  if (timed_out) return TIMED_OUT;
-  const status = exit_code ?? SIGNAL_BASE + (signal ?? 0);
-  return Number.isInteger(status) && status >= 0 && status <= 255 ? status : 255;
+  /** `fail` hears of the first bytes that could not be sent. */
+  constructor(
+    private readonly send: (bytes: Uint8Array) => Promise<void>,
+    private readonly fail: (error: unknown) => void,
+  ) {}
+
+  /** Resolves when more may be typed. */
+  async take(bytes: Uint8Array): Promise<void> {
+    this.#waiting.push(bytes);
+    this.#length += bytes.length;
+    this.#sending ??= this.#sendAll().catch(this.fail);
+    if (this.#length >= TYPED_MAX_BYTES) await this.#sending;
+  }
+
+  async #sendAll(): Promise<void> {
+    while (this.#waiting.length > 0) {
+      const bytes = Buffer.concat(this.#waiting);
+      this.#waiting = [];
+      this.#length = 0;
+      await this.send(bytes);
+    }
+    this.#sending = null;
+  }
 }

@@ -3,6 +3,7 @@ import { afterEach, describe, expect, test } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { FluxVm } from "../../../sdk/typescript/client.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { FakeExecution } from "../../http/testing/executions.ts";
 import { Harness } from "../../http/testing/harness.ts";
@@ -51,6 +52,26 @@ async function until<T>(look: () => T | undefined | false): Promise<T> {
     await Bun.sleep(5);
   }
 }
+
+interface Pty {
+  write(data: string): void;
+  resize(cols: number, rows: number): void;
+  readonly localFlags: number;
+}
+
+/** `fluxctl sandbox …` on a terminal of its own. */
+function onPty({ environment }: Served, args: readonly string[]) {
+  let shown = "";
+  const child = Bun.spawn([process.execPath, MAIN, "sandbox", ...args], {
+    env: environment,
+    terminal: { cols: 91, rows: 33, data: (_: unknown, data: Uint8Array) => void (shown += Buffer.from(data)) },
+  } as never) as ReturnType<typeof Bun.spawn> & { terminal: Pty };
+  cleanups.push(() => child.kill("SIGKILL"));
+  return { child, terminal: child.terminal, shown: () => shown };
+}
+
+const LINE_BY_LINE = 2;
+const isRaw = ({ localFlags }: Pty) => (localFlags & LINE_BY_LINE) === 0;
 
 const started = ({ harness }: Served): Promise<FakeExecution> => until(() => [...harness.executions.all.values()][0]);
 const input = (execution: FakeExecution) => Buffer.concat(execution.stdin).toString();
@@ -230,17 +251,7 @@ describe("sandbox run", () => {
 });
 
 describe("sandbox shell", () => {
-  function shell({ environment }: Served, args: readonly string[]) {
-    let shown = "";
-    const child = Bun.spawn([process.execPath, MAIN, "sandbox", "shell", ...args], {
-      env: environment,
-      terminal: { cols: 91, rows: 33, data: (_: unknown, data: Uint8Array) => void (shown += Buffer.from(data)) },
-    } as never) as ReturnType<typeof Bun.spawn> & {
-      terminal: { write(data: string): void; resize(cols: number, rows: number): void };
-    };
-    cleanups.push(() => child.kill("SIGKILL"));
-    return { child, terminal: child.terminal, shown: () => shown };
-  }
+  const shell = (served: Served, args: readonly string[]) => onPty(served, ["shell", ...args]);
 
   test("is a raw terminal of the same size, and exits with the shell's status", async () => {
     const served = await serve();
@@ -249,7 +260,8 @@ describe("sandbox shell", () => {
     expect(execution.request).toMatchObject({
       tty: { cols: 91, rows: 33 },
       env: { TERM: "vt100" },
-      onDisconnect: "kill",
+      // Its connection may break.
+      onDisconnect: undefined,
     });
     execution.write("stdout", "$ ");
     await until(() => shown().includes("$ "));
@@ -282,16 +294,119 @@ describe("sandbox shell", () => {
     expect(input(execution)).toBe("x~.\r");
   });
 
-  test("without a terminal is wrong usage", async () => {
+  test("hangs up what was left, and kills what does not mind", async () => {
+    const served = await serve();
+    const { child, terminal, shown } = shell(served, [served.id]);
+    const execution = await started(served);
+    execution.write("stdout", "$ ");
+    await until(() => shown().includes("$ "));
+    terminal.write("~?");
+    await until(() => shown().includes("~~  one tilde\r\n"));
+    terminal.write("~.");
+    expect(await child.exited).toBe(255);
+    expect(execution.signals).toEqual([1, 9]);
+    expect(shown()).toEndWith("\nfluxctl: left\r\n");
+  });
+
+  test("can be left although the far side takes nothing, and has all that was typed otherwise", async () => {
+    const served = await serve();
+    const { child, terminal, shown } = shell(served, [served.id]);
+    const execution = await started(served);
+    execution.write("stdout", "$ ");
+    await until(() => shown().includes("$ "));
+    const gate = Promise.withResolvers<void>();
+    execution.stdinGate = gate.promise;
+    terminal.write("abc");
+    await Bun.sleep(50);
+    terminal.write("def\r");
+    await Bun.sleep(50);
+    gate.resolve();
+    await until(() => input(execution) === "abcdef\r");
+    execution.stdinGate = new Promise(() => {});
+    terminal.write("ghi\r");
+    await Bun.sleep(50);
+    terminal.write("~.");
+    expect(await child.exited).toBe(255);
+  });
+
+  test.each(["SIGTERM", "SIGHUP"] as const)("gives the terminal back when it gets %s", async (signal) => {
+    const served = await serve();
+    const { child, terminal, shown } = shell(served, [served.id]);
+    const execution = await started(served);
+    execution.write("stdout", "$ ");
+    await until(() => shown().includes("$ "));
+    expect(isRaw(terminal)).toBe(true);
+    child.kill(signal);
+    expect(await child.exited).toBe(255);
+    expect(isRaw(terminal)).toBe(false);
+    expect(execution.signals).toEqual([1, 9]);
+  });
+
+  test("gives the terminal back when the agent is gone, and says where the shell is", async () => {
+    const served = await serve();
+    const { child, terminal, shown } = shell(served, [served.id]);
+    const execution = await started(served);
+    execution.write("stdout", "$ ");
+    await until(() => shown().includes("$ "));
+    execution.fail(new AgentError("SANDBOX_GONE"));
+    expect(await child.exited).toBe(1);
+    expect(isRaw(terminal)).toBe(false);
+    expect(shown()).toContain("fluxctl: SANDBOX_GONE");
+  });
+
+  test("without a terminal reads stdin, as ssh does", async () => {
     const served = await serve();
     const child = Bun.spawn([process.execPath, MAIN, "sandbox", "shell", served.id], {
       env: served.environment,
-      stdin: "ignore",
+      stdin: new Blob(["echo hello\n"]),
       stdout: "pipe",
       stderr: "pipe",
     });
-    expect(await child.exited).toBe(2);
-    expect(await text(child.stderr)).toContain("needs a terminal");
-    expect(served.harness.executions.all.size).toBe(0);
+    const execution = await started(served);
+    expect(execution.request).toMatchObject({ tty: undefined, stdin: true });
+    await until(() => execution.state.stdin.closed);
+    expect(input(execution)).toBe("echo hello\n");
+    execution.write("stdout", "hello\n");
+    execution.exit({ exitCode: 3 });
+    expect([await text(child.stdout), await child.exited]).toEqual(["hello\n", 3]);
+  });
+});
+
+describe("sandbox attach", () => {
+  async function begun(served: Served, request: Record<string, unknown>): Promise<FakeExecution> {
+    const { executions } = new FluxVm({ url: served.environment.FLUXVM_URL!, token: "t" }).sandbox(served.id);
+    await executions.startInBackground({ id: "e", command: "x", ...request });
+    return [...served.harness.executions.all.values()][0]!;
+  }
+
+  test("shows what is kept and what comes, sends stdin, and exits with the status", async () => {
+    const served = await serve();
+    const execution = await begun(served, { stdin: true });
+    execution.write("stdout", "before ");
+    const child = Bun.spawn([process.execPath, MAIN, "sandbox", "attach", served.id, "e"], {
+      env: served.environment,
+      stdin: new Blob(["in"]),
+      stdout: "pipe",
+      stderr: "pipe",
+    });
+    await until(() => execution.state.stdin.closed);
+    expect(input(execution)).toBe("in");
+    execution.write("stdout", "after");
+    execution.exit({ exitCode: 5 });
+    expect([await text(child.stdout), await child.exited]).toEqual(["before after", 5]);
+  });
+
+  test("on a terminal is left running", async () => {
+    const served = await serve();
+    const execution = await begun(served, { tty: { cols: 80, rows: 24 } });
+    execution.write("stdout", "$ ");
+    const { child, terminal, shown } = onPty(served, ["attach", served.id, "e"]);
+    await until(() => shown().includes("$ "));
+    expect(execution.sizes).toEqual([{ cols: 91, rows: 33 }]);
+    terminal.write("ls\r");
+    await until(() => input(execution) === "ls\r");
+    terminal.write("~.");
+    expect(await child.exited).toBe(255);
+    expect([execution.signals, execution.state.status]).toEqual([[], "running"]);
   });
 });

@@ -1,10 +1,11 @@
-// `fluxctl sandbox run` and `fluxctl sandbox shell`: commands that one talks to while they run.
-import type { Execution, StartRequest } from "../../../sdk/typescript/execution.ts";
-import { sandboxOf } from "../agent.ts";
+// `fluxctl sandbox run`, `shell` and `attach`: commands that one talks to while they run.
+import type { Execution, Sandbox, StartRequest } from "../../../sdk/typescript/client.ts";
+import { ApiError, UnreachableError } from "../../../sdk/typescript/errors.ts";
+import { sandboxOf, within } from "../agent.ts";
 import { type Command, type Invocation, type OptionSpec, UsageError } from "../command.ts";
-import { EscapeKeys } from "../escape-keys.ts";
-import type { SignalName } from "../keyboard.ts";
-import { Session } from "../session.ts";
+import { ESCAPE_HELP, EscapeKeys } from "../escape-keys.ts";
+import type { SignalName, Size } from "../keyboard.ts";
+import { Session, type SessionOptions } from "../session.ts";
 import type { Terminal } from "../terminal.ts";
 
 const SECONDS_MAX = 366 * 24 * 3600;
@@ -12,6 +13,9 @@ const SECONDS_MAX = 366 * 24 * 3600;
 const STATUS = { interrupted: 130, left: 255 } as const;
 /** So many Ctrl-C mean that the command does not care. */
 const INTERRUPTS_TO_LEAVE = 3;
+/** What a shell gets to end after its terminal is gone, and how long leaving may take at all. */
+const HANG_UP_MS = 1000;
+const LEAVING_MS = 5000;
 const SHELL = "command -v bash >/dev/null 2>&1 && exec bash; exec sh";
 
 const placeOptions: readonly OptionSpec[] = [
@@ -35,10 +39,6 @@ const run: Command = {
   ],
   async run(invocation, terminal) {
     const hasInput = !invocation.flag("no-stdin");
-    const session = new Session(terminal, {
-      isJson: invocation.output === "json",
-      input: hasInput ? "piped" : "none",
-    });
     const [only, ...others] = invocation.rest;
     const request = {
       ...(others.length === 0 ? { command: only } : { argv: invocation.rest }),
@@ -46,23 +46,9 @@ const run: Command = {
       stdin: hasInput,
       timeout_seconds: invocation.integer("timeout", 1, SECONDS_MAX),
     };
-    let execution: Execution | null = null;
-    let interrupts = 0;
-    using _ = terminal.keyboard.onSignal((name) => {
-      if (name === "INT") interrupts += 1;
-      if (execution === null || interrupts >= INTERRUPTS_TO_LEAVE) {
-        void send(execution, "KILL").then(() => session.leave());
-      } else {
-        void send(execution, name);
-      }
-    });
-    try {
-      execution = await start(invocation, terminal, session, request);
-    } catch (error) {
-      if (session.signal.aborted) return STATUS.interrupted;
-      throw error;
-    }
-    return (await session.run(execution)) ?? STATUS.interrupted;
+    const options = { isJson: invocation.output === "json", input: hasInput ? "piped" : "none" } as const;
+    const sandbox = await sandboxOf(invocation, terminal);
+    return onPipes(terminal, options, startOn(sandbox, request, "kill"));
   },
 };
 
@@ -70,64 +56,161 @@ const shell: Command = {
   path: ["sandbox", "shell"],
   summary: "Open a terminal in a sandbox.",
   details:
-    "Runs a shell, or the command that follows, on a terminal of its own. `~.` at the beginning of a line leaves\n" +
-    "and ends it, `~~` is one tilde. Exits with the status of the shell, or 255 when it was left. A sandbox whose\n" +
-    "guest has no terminals answers CAPABILITY_MISSING; `sandbox run` works there too.",
+    "Runs a shell, or the command that follows, on a terminal of its own. At the beginning of a line, `~.` leaves and\n" +
+    "ends it, `~?` tells the keys, `~~` is one tilde. A cut connection or a restart of the agent is passed over; when\n" +
+    "this program is killed or the agent stays away, the shell goes on, and `sandbox attach` finds it. Exits with the\n" +
+    "status of the shell, or 255 when it was left. Where stdin or stdout is no terminal, the shell has none either and\n" +
+    "reads stdin. A sandbox whose guest has no terminals answers CAPABILITY_MISSING; `sandbox run` works there too.",
   arguments: [{ name: "SANDBOX" }, { name: "COMMAND", rest: true, optional: true }],
   client: true,
   options: placeOptions,
   async run(invocation, terminal) {
-    const { keyboard } = terminal;
-    const size = keyboard.size();
-    if (size === null) throw new UsageError("sandbox shell needs a terminal; for pipes there is sandbox run");
-    const keys = new EscapeKeys();
-    const session = new Session(terminal, {
-      input: "typed",
-      filter: (piece) => {
-        const { bytes, isLeaving } = keys.take(piece);
-        return isLeaving ? null : bytes;
-      },
-    });
+    const size = terminal.keyboard.size();
     const place = placeOf(invocation);
     const [only = SHELL, ...others] = invocation.rest;
-    const execution = await start(invocation, terminal, session, {
+    const request = {
       ...(others.length === 0 ? { command: only } : { argv: invocation.rest }),
       ...place,
-      env: { TERM: terminal.environment.TERM ?? "xterm", ...place.env },
-      tty: size,
       stdin: true,
-      on_disconnect: "kill",
-    });
-    using _signals = keyboard.onSignal(() => session.leave());
+    };
+    const sandbox = await sandboxOf(invocation, terminal);
+    if (size === null) return onPipes(terminal, { input: "piped" }, startOn(sandbox, request, "hang-up"));
+    const env = { TERM: terminal.environment.TERM ?? "xterm", ...place.env };
+    return onTerminal(terminal, size, startOn(sandbox, { ...request, env, tty: size }, "hang-up"));
+  },
+};
+
+const attach: Command = {
+  path: ["sandbox", "attach"],
+  summary: "Show what an execution wrote and writes, and talk to it.",
+  details:
+    "Begins with the output that is kept. An execution on a terminal gets this one, as with `sandbox shell`, but `~.`\n" +
+    "leaves it running; any other gets stdin and signals as with `sandbox run`, and the third Ctrl-C leaves it running.\n" +
+    "Exits with its status, or 255 (130 after Ctrl-C) when it was left.",
+  arguments: [{ name: "SANDBOX" }, { name: "EXECUTION" }],
+  client: true,
+  options: [{ name: "no-stdin", description: "Leave stdin and signals alone." }],
+  async run(invocation, terminal) {
+    const { executions } = await sandboxOf(invocation, terminal);
+    const id = invocation.argument("EXECUTION");
+    const { tty, status, stdin } = await executions.get(id).wait(0, within());
+    const far: Far = {
+      begin: async (signal) => executions.get(id, { signal }),
+      end: async () => {},
+    };
+    const size = terminal.keyboard.size();
+    const hasInput = status === "running" && !stdin.closed && !invocation.flag("no-stdin");
+    if (tty && hasInput && size !== null) {
+      return onTerminal(terminal, size, {
+        ...far,
+        begin: async (signal) => {
+          const execution = executions.get(id, { signal });
+          // It may have ended a moment ago, which its exit says.
+          await execution.resize(size.cols, size.rows).catch(() => {});
+          return execution;
+        },
+      });
+    }
+    // A terminal has no end that could be sent.
+    const input = !hasInput ? "none" : tty ? "typed" : "piped";
+    return onPipes(terminal, { isJson: invocation.output === "json", input }, far);
+  },
+};
+
+/** What is talked to. */
+interface Far {
+  /** Rejects with `ApiError` or `UnreachableError`; calls of what it gives end with the signal. */
+  readonly begin: (signal: AbortSignal) => Promise<Execution>;
+  /** It is left, and goes on only when it is meant to. Never rejects. */
+  readonly end: () => Promise<void>;
+}
+
+/** A command that belongs to this program: it ends when it is left, at once or as a shell whose terminal is gone. */
+function startOn(sandbox: Sandbox, request: StartRequest, farewell: "kill" | "hang-up"): Far {
+  // Known before it is begun, so that it can be ended although its start was not heard of.
+  const id = crypto.randomUUID();
+  return {
+    begin: (signal) => sandbox.executions.start({ ...request, id }, { signal }),
+    end: async () => {
+      const options = within(LEAVING_MS);
+      const execution = sandbox.executions.get(id, options);
+      try {
+        if (farewell === "hang-up") {
+          await execution.signal("HUP", options);
+          const { status } = await execution.wait(HANG_UP_MS, options);
+          if (status === "exited") return;
+        }
+        await execution.signal("KILL", options);
+      } catch (error) {
+        // It has ended, or the agent is away, and then nothing more can be done from here.
+        if (!(error instanceof ApiError || error instanceof UnreachableError)) throw error;
+      }
+    },
+  };
+}
+
+/** Talks to it through pipes, as far as this end is concerned. Answers the exit status. */
+async function onPipes(terminal: Terminal, options: SessionOptions, far: Far): Promise<number> {
+  const session = new Session(terminal, options);
+  let execution: Execution | null = null;
+  let interrupts = 0;
+  using _ = terminal.keyboard.onSignal((name) => {
+    if (name === "INT") interrupts += 1;
+    if (execution === null || interrupts >= INTERRUPTS_TO_LEAVE) session.leave();
+    else void send(execution, name);
+  });
+  let status: number | null;
+  try {
+    execution = await far.begin(session.signal);
+    status = await session.run(execution);
+  } catch (error) {
+    if (!session.signal.aborted || execution !== null) throw error;
+    status = null;
+  }
+  if (status === null) await far.end();
+  return status ?? STATUS.interrupted;
+}
+
+/** Talks to it on this terminal, which is as it was before when this is over. Answers the exit status. */
+async function onTerminal(terminal: Terminal, size: Size, far: Far): Promise<number> {
+  const { keyboard } = terminal;
+  const keys = new EscapeKeys();
+  const session = new Session(terminal, {
+    input: "typed",
+    filter: (piece) => {
+      const { bytes, isLeaving, wantsHelp } = keys.take(piece);
+      if (wantsHelp) void terminal.err(`\r\n${ESCAPE_HELP.replaceAll("\n", "\r\n")}`).catch(() => {});
+      return isLeaving ? null : bytes;
+    },
+  });
+  using _signals = keyboard.onSignal(() => session.leave());
+  let status: number | null = null;
+  let execution: Execution | null = null;
+  try {
+    execution = await far.begin(session.signal);
     using _sizes = keyboard.onResize(() => {
       const { cols, rows } = keyboard.size() ?? size;
       // It may have ended a moment ago.
-      execution.resize(cols, rows).catch(() => {});
+      execution?.resize(cols, rows).catch(() => {});
     });
     keyboard.setRaw(true);
-    let status: number | null;
     try {
       status = await session.run(execution);
     } finally {
       keyboard.setRaw(false);
     }
-    if (status === null) await terminal.err("\nfluxctl: left\n");
-    return status ?? STATUS.left;
-  },
-};
-
-async function start(
-  invocation: Invocation,
-  terminal: Terminal,
-  { signal }: Session,
-  request: StartRequest,
-): Promise<Execution> {
-  return (await sandboxOf(invocation, terminal)).executions.start(request, { signal });
+  } catch (error) {
+    if (!session.signal.aborted || execution !== null) throw error;
+  }
+  if (status !== null) return status;
+  await far.end();
+  await terminal.err("\nfluxctl: left\n");
+  return STATUS.left;
 }
 
 /** The command may have ended a moment ago, which its exit says. */
-async function send(execution: Execution | null, name: SignalName | "KILL"): Promise<void> {
-  await execution?.signal(name).catch(() => {});
+async function send(execution: Execution, name: SignalName): Promise<void> {
+  await execution.signal(name).catch(() => {});
 }
 
 function placeOf(invocation: Invocation): Pick<StartRequest, "env" | "cwd"> {
@@ -141,4 +224,4 @@ function placeOf(invocation: Invocation): Pick<StartRequest, "env" | "cwd"> {
   return { env, cwd: invocation.text("cwd") };
 }
 
-export const sandboxSessionCommands: readonly Command[] = [run, shell];
+export const sandboxSessionCommands: readonly Command[] = [run, shell, attach];
