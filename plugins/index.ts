@@ -3,6 +3,7 @@
 import type { PluginDefinition } from "../src/contracts/plugin.ts";
 import { backendFake } from "./backend-fake/plugin.ts";
 import { procbox } from "./backend-procbox/plugin.ts";
+import { qemu } from "./backend-qemu/plugin.ts";
 import { changeSetNative } from "./change-set-native/plugin.ts";
 import { changeSetShell } from "./change-set-shell/plugin.ts";
 import { dataplaneNone } from "./dataplane-none/plugin.ts";
@@ -11,6 +12,7 @@ import { storageDirectory } from "./storage-directory/plugin.ts";
 
 export const builtInPlugins: readonly PluginDefinition[] = [
   procbox,
+  qemu,
   backendFake,
   storageBtrfs,
   storageDirectory,

@@ -3,6 +3,7 @@
 import { join } from "node:path";
 import packageJson from "../package.json" with { type: "json" };
 import { FileLock } from "../ffi/host/files.ts";
+import { claimUids } from "../plugins/host/claim.ts";
 import { builtInPlugins } from "../plugins/index.ts";
 import { type AgentTelemetry, openTelemetry } from "./agent-telemetry.ts";
 import { limits } from "./config/limits.ts";
@@ -21,7 +22,7 @@ import { type Registry, startRegistry, strayOptions } from "./registry/registry.
 import { systemClock } from "./sandbox/clock.ts";
 import { createCore, type SandboxCore } from "./sandbox/core.ts";
 import { CRASH_POINTS, type CrashHook } from "./sandbox/crash-points.ts";
-import type { CoreSettings } from "./sandbox/dependencies.ts";
+import type { CoreSettings, LeaseKind } from "./sandbox/dependencies.ts";
 import { makePassableDir } from "./sandbox/places.ts";
 import { openStore } from "./state/store.ts";
 import { EventBus } from "./telemetry/events.ts";
@@ -71,6 +72,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     changeSets: registry.list("change-set").map(({ instance }) => instance),
     dataplanes: new Map(registry.list("dataplane").map(({ id, instance }) => [id, instance])),
     settings: coreSettings(config, host),
+    claimLeases: (kind) => claimLeases(config, kind),
     clock: systemClock,
     log,
     metrics: telemetry.core,
@@ -149,10 +151,21 @@ async function takeLocks(config: Config, stack: AsyncDisposableStack): Promise<v
   }
 }
 
+/** Twice as many uids as sandboxes may have: right above theirs are those of process sandboxes' supervisors. */
+async function claimLeases(config: Config, kind: LeaseKind): Promise<void> {
+  const { uid_base: firstUid, uid_count } = config.sandbox.procbox;
+  if (kind === "uid") await claimUids({ stateDir: config.state_dir, firstUid, count: 2 * uid_count });
+}
+
 /** Options of a plugin: the sections that the configuration has for built-ins, else `[plugins.<kind>.<id>]`. */
 export function pluginOptions(config: Config): (kind: PluginKind, id: string) => unknown {
   const sections: Readonly<Record<string, unknown>> = {
     "backend/procbox": { ...config.sandbox.procbox, reserved_ports: ownPorts(config) },
+    "backend/qemu": {
+      ...config.plugins.backend.qemu,
+      qemu_binary: config.qemu_binary,
+      qemu_img_binary: config.qemu_img_binary,
+    },
     "storage/btrfs": config.storage.pool_size_mib === null ? {} : { pool_size_mib: config.storage.pool_size_mib },
   };
   return (kind, id) => sections[`${kind}/${id}`] ?? config.plugins[kind][id];

@@ -7,7 +7,6 @@ import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from
 import type { JsonObject } from "../../src/contracts/json.ts";
 import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
-import { claimUids } from "./claim.ts";
 import { type CgroupHost, findCgroups, removeCgroups } from "../host/cgroup.ts";
 import { cgroupData, makeCgroups, planCgroups } from "./cgroup.ts";
 import { HostPlans } from "./host-plans.ts";
@@ -16,8 +15,8 @@ import { ask, type LaunchReport, startLauncher, type WaitingLauncher } from "./l
 import type { ProcboxOptions } from "./options.ts";
 import { type LaunchConfig, launchConfig, WORKSPACE_INSIDE } from "./policy.ts";
 import { isAlive, killAndWait, recordedIdentity, waitGone } from "../host/process.ts";
+import { uidIsClean } from "../host/uid.ts";
 import { parseRequest, type ProcboxSpec } from "./request.ts";
-import { uidIsClean } from "./uid.ts";
 
 const CGROUP = "procbox-cgroup";
 const PROCESS = "procbox-process";
@@ -31,10 +30,6 @@ export async function createDriver(context: PluginContext<ProcboxOptions>): Prom
   const executable = host.guestAgentPath;
   if (executable === null) throw new AgentError("CAPABILITY_MISSING", "this build has no guest agent");
   const isRoot = host.uid === 0;
-  if (isRoot && options.enabled) {
-    // Twice: the sandboxes' uids, and right above them those of their supervisors.
-    await claimUids({ stateDir: host.stateDir, firstUid: options.uid_base, count: 2 * options.uid_count });
-  }
   const cgroups = isRoot ? await findCgroups() : null;
   const driver = new ProcboxDriver(context, executable, cgroups);
   return {

@@ -403,6 +403,15 @@ export type FilesRemoved = {
   readonly removed: number;
 };
 
+export type ListeningPort = {
+  /** TCP port inside the sandbox. */
+  readonly port: number;
+  /** What it is bound to, such as `127.0.0.1` or `::`. */
+  readonly address: string;
+  /** Name of a process that has it, as the sandbox says. */
+  readonly process?: string;
+};
+
 export type Ok = {
   readonly ok: true;
 };
@@ -427,6 +436,29 @@ export type Plugin = {
   readonly fault: string | null;
   /** built-in, or the path of the file. */
   readonly source: string;
+};
+
+export type PortExpose = {
+  /** TCP port inside the sandbox. */
+  readonly port: number;
+  /** From 1024; 0 or absent means any that is free. */
+  readonly host_port?: number;
+};
+
+export type PortExposure = {
+  /** TCP port inside the sandbox. */
+  readonly port: number;
+  /** On 127.0.0.1 of the agent's host. */
+  readonly host_port: number;
+  /** `http://127.0.0.1:…`, for what speaks HTTP. */
+  readonly url: string;
+};
+
+export type PortWait = {
+  /** TCP port inside the sandbox. */
+  readonly port: number;
+  /** Seconds; 0 or absent means 30, at most 600 count. */
+  readonly timeout_seconds?: number;
 };
 
 /** Limits of a process sandbox; {} means the defaults. */

@@ -266,8 +266,11 @@ declare module "fluxvm/plugin" {
   export interface GuestPorts {
     /** By port, then address. Only sockets of the sandbox, also where it shares the host's network. */
     list(): Promise<readonly ListeningPort[]>;
-    /** Resolves when something listens on the port; no connection is made to find out. `PORT_WAIT_TIMEOUT` after `timeoutMs`. */
-    wait(port: number, timeoutMs: number): Promise<ListeningPort>;
+    /**
+     * Resolves when something listens on the port; no connection is made to find out. `PORT_WAIT_TIMEOUT` after
+     * `timeoutMs`; an abort ends it before.
+     */
+    wait(port: number, timeoutMs: number, signal?: AbortSignal): Promise<ListeningPort>;
     /** Connects to the port on the sandbox's loopback (IPv4, then IPv6) and to nothing else. `PORT_REFUSED` where nobody listens. */
     connect(port: number): Promise<PortConnection>;
   }

@@ -43,6 +43,7 @@ export class Context {
       store,
       ranges: settings.leaseRanges,
       isClean: (kind, value) => this.#leaseIsClean(kind, value),
+      claim: async (kind) => await dependencies.claimLeases?.(kind),
       crashPoint,
     });
   }

@@ -42,6 +42,8 @@ export interface CoreDependencies {
   readonly changeSets: readonly ChangeSetMethod[];
   readonly dataplanes: ReadonlyMap<string, Dataplane>;
   readonly settings: CoreSettings;
+  /** Makes a range of leases this agent's own on the host; rejects with `CONFIG_INVALID` where another has a part of it. */
+  readonly claimLeases?: (kind: LeaseKind) => Promise<void>;
   readonly clock: Clock;
   readonly log: Logger;
   readonly metrics: CoreMetrics;

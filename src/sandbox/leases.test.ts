@@ -1,19 +1,25 @@
 import { describe, expect, test } from "bun:test";
 import { limits } from "../config/limits.ts";
+import { AgentError } from "../errors/agent-error.ts";
 import { LeaseBook } from "./leases.ts";
 import { MemoryState } from "./testing/memory-store.ts";
 
 function setUp(count = 3) {
   const state = new MemoryState();
   const dirty = new Set<number>();
+  const claims: { made: string[]; refuse: boolean } = { made: [], refuse: false };
   const store = state.handle({ dead: false });
   const book = new LeaseBook({
     store,
     ranges: { uid: { first: 100, count } },
     isClean: async (_kind, value) => !dirty.has(value),
+    claim: async (kind) => {
+      if (claims.refuse) throw new AgentError("CONFIG_INVALID");
+      claims.made.push(kind);
+    },
     crashPoint: () => undefined,
   });
-  return { state, store, dirty, book };
+  return { state, store, dirty, book, claims };
 }
 
 describe("leases", () => {
@@ -23,6 +29,16 @@ describe("leases", () => {
     expect(await book.reserve(["uid"])).toEqual({ uid: 101 });
     book.cancel({ uid: 100 });
     expect(await book.reserve(["uid"])).toEqual({ uid: 100 });
+  });
+
+  test("a range is claimed on the host before its first value is given, and only once", async () => {
+    const { book, claims } = setUp();
+    claims.refuse = true;
+    await expect(book.reserve(["uid"])).rejects.toMatchObject({ code: "CONFIG_INVALID" });
+    claims.refuse = false;
+    expect(await book.reserve(["uid"])).toEqual({ uid: 100 });
+    await book.reserve(["uid"]);
+    expect(claims.made).toEqual(["uid"]);
   });
 
   test("no range, or no value left, is an error that gives back what was reserved", async () => {
@@ -73,7 +89,7 @@ describe("leases", () => {
 
   test("what the state holds is taken after a restart", async () => {
     const { book } = setUp(3);
-    book.restore([
+    await book.restore([
       { kind: "uid", value: 100, owner: "a/1", state: "leased" },
       { kind: "uid", value: 101, owner: "b/1", state: "quarantined" },
     ]);

@@ -11,6 +11,8 @@ interface LeaseDependencies {
   readonly ranges: Readonly<Partial<Record<LeaseKind, LeaseRange>>>;
   /** Whether nothing on the host uses the value any more. */
   readonly isClean: (kind: LeaseKind, value: number) => Promise<boolean>;
+  /** Makes the range of a kind this agent's own on the host; called until it has succeeded once. */
+  readonly claim: (kind: LeaseKind) => Promise<void>;
   readonly crashPoint: CrashHook;
 }
 
@@ -21,12 +23,15 @@ const entriesOf = (leases: Leases): [LeaseKind, number][] => Object.entries(leas
 
 export class LeaseBook {
   readonly #taken = new Map<LeaseKind, Map<number, LeaseRow["state"]>>();
+  readonly #claimed = new Set<LeaseKind>();
   #sweep: Promise<void> | null = null;
 
   constructor(private readonly dependencies: LeaseDependencies) {}
 
-  restore(rows: readonly LeaseRow[]): void {
+  /** Takes over what the state holds; what was given is claimed again, as a reboot of the host forgets claims. */
+  async restore(rows: readonly LeaseRow[]): Promise<void> {
     for (const row of rows) this.#states(row.kind as LeaseKind).set(row.value, row.state);
+    for (const kind of this.#taken.keys()) await this.#claim(kind);
   }
 
   /**
@@ -35,6 +40,7 @@ export class LeaseBook {
    */
   async reserve(kinds: readonly LeaseKind[]): Promise<Leases> {
     const reserved: Partial<Record<LeaseKind, number>> = {};
+    for (const kind of kinds) await this.#claim(kind);
     for (const kind of kinds) {
       if (this.#lowestFree(kind) === null) await this.#freeOne(kind);
       const value = this.#lowestFree(kind);
@@ -81,6 +87,12 @@ export class LeaseBook {
       // One that is not clean goes to the end, so that it does not keep the others waiting.
       if (!freed) this.#requeue(kind, value);
     }
+  }
+
+  async #claim(kind: LeaseKind): Promise<void> {
+    if (this.#claimed.has(kind)) return;
+    await this.dependencies.claim(kind);
+    this.#claimed.add(kind);
   }
 
   /** Frees the first quarantined value that is clean. */

@@ -30,7 +30,7 @@ export async function reconcile(context: Context): Promise<ReconcileReport> {
   const state = await context.dependencies.store.load();
   const forgotten = state.inFlight.map((hash): Change => ({ remove: "idempotency", hash }));
   if (forgotten.length > 0) await context.dependencies.store.commit(forgotten);
-  context.leases.restore(state.leases);
+  await context.leases.restore(state.leases);
   const rows = rowsByOwner(state.resources);
   const sandboxes = state.records.map((row) => rebuild(context, fromRow(row), state, rows));
   for (const sandbox of sandboxes) context.catalogue.add(sandbox);

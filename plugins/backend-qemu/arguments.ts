@@ -1,0 +1,140 @@
+// The command line of QEMU for one sandbox: no default device, every device named, block devices as a graph of nodes so
+// that nothing is guessed from a file's content. The image and the configuration disk come as descriptors.
+import { join } from "node:path";
+import type { JsonObject } from "../../src/contracts/json.ts";
+import type { QemuSpec } from "./request.ts";
+
+/** The name of the serial port that carries the guest-agent protocol, as the guest agent looks for it. */
+const AGENT_PORT = "org.fluxvm.agent.0";
+/** Node of the sandbox's own disk, which holds its snapshots. */
+export const ROOT_NODE = "root";
+
+/** Names of what a launch has in its directories. */
+export const QMP_SOCKET = "qmp.sock";
+export const AGENT_SOCKET = "agent.sock";
+export const SERIAL_SOCKET = "serial.sock";
+export const CONSOLE_LOG = "console.log";
+export const DISK_FILE = "root.qcow2";
+
+/** Where a launch has its files; `image` and `config` are descriptor numbers of the QEMU process. */
+export interface MachineFiles {
+  readonly shortName: string;
+  readonly socketDir: string;
+  /** Writable for the QEMU process. */
+  readonly workDir: string;
+  readonly volumeDir: string;
+  readonly image: number;
+  readonly config: number;
+}
+
+/** Arguments for QEMU 7.2 and later, without the program's own name. */
+export function qemuArguments(spec: QemuSpec, files: MachineFiles): string[] {
+  return [
+    ...["-name", `guest=${files.shortName}`],
+    ...["-no-user-config", "-nodefaults", "-display", "none", "-vga", "none"],
+    ...machine(spec),
+    // The agent lets it run once everything is known to be there.
+    "-S",
+    ...["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"],
+    ...["-chardev", `socket,id=qmp,path=${escaped(join(files.socketDir, QMP_SOCKET))},server=on,wait=off`],
+    ...["-mon", "chardev=qmp,mode=control"],
+    ...boot(spec),
+    ...disks(spec, files),
+    ...serial(files),
+    ...channel(spec, files),
+    ...[
+      "-device",
+      `${device(spec, "virtio-rng")},rng=entropy`,
+      "-object",
+      "rng-random,id=entropy,filename=/dev/urandom",
+    ],
+    ...network(spec),
+  ];
+}
+
+/** The virtio transport of the machine. */
+function device(spec: QemuSpec, name: string): string {
+  return `${name}-${spec.machine === "microvm" ? "device" : "pci"}`;
+}
+
+/** A comma ends a value of an option unless it is doubled. */
+function escaped(value: string): string {
+  return value.replaceAll(",", ",,");
+}
+
+function machine(spec: QemuSpec): string[] {
+  // Without its clock a distribution's kernel spins for seconds.
+  const type =
+    spec.machine === "microvm" ? "microvm,rtc=on,pcie=off,usb=off,graphics=off" : "q35,usb=off,graphics=off,vmport=off";
+  return [
+    ...["-machine", type, "-accel", spec.accel === "kvm" ? "kvm" : "tcg,thread=multi"],
+    ...["-cpu", spec.accel === "kvm" ? "host" : "max", "-smp", `cpus=${spec.vcpus}`, "-m", `${spec.memory_mib}M`],
+    ...(spec.machine === "microvm" ? ["-global", "virtio-mmio.force-legacy=false"] : []),
+  ];
+}
+
+function boot(spec: QemuSpec): string[] {
+  if (spec.kernel === null) return [];
+  // What resets a microvm is a triple fault.
+  const append = [spec.kernel_args, spec.machine === "microvm" ? "reboot=t" : ""]
+    .filter((text) => text !== "")
+    .join(" ");
+  return [
+    ...["-kernel", spec.kernel],
+    ...(spec.initrd === null ? [] : ["-initrd", spec.initrd]),
+    ...(append === "" ? [] : ["-append", append]),
+  ];
+}
+
+function disks(spec: QemuSpec, files: MachineFiles): string[] {
+  const node = (value: JsonObject): string[] => ["-blockdev", JSON.stringify(value)];
+  const passed = (descriptor: number, set: number): string[] => ["-add-fd", `fd=${descriptor},set=${set}`];
+  const readOnly = { "read-only": true, "auto-read-only": false };
+  return [
+    ...passed(files.image, 1),
+    ...node({ "node-name": "image-file", driver: "file", filename: "/dev/fdset/1", ...readOnly }),
+    ...node({
+      "node-name": "image",
+      driver: spec.image_format,
+      file: "image-file",
+      ...readOnly,
+      // Never what the image itself names as its base.
+      ...(spec.image_format === "qcow2" ? { backing: null } : {}),
+    }),
+    ...node({ "node-name": "root-file", driver: "file", filename: join(files.volumeDir, DISK_FILE), discard: "unmap" }),
+    ...node({ "node-name": ROOT_NODE, driver: "qcow2", file: "root-file", backing: "image", discard: "unmap" }),
+    ...[
+      "-device",
+      `${device(spec, "virtio-blk")},drive=${ROOT_NODE},id=disk0${spec.kernel === null ? ",bootindex=1" : ""}`,
+    ],
+    ...passed(files.config, 2),
+    ...node({ "node-name": "config-file", driver: "file", filename: "/dev/fdset/2", ...readOnly }),
+    ...node({ "node-name": "config", driver: "raw", file: "config-file", ...readOnly }),
+    ...["-device", `${device(spec, "virtio-blk")},drive=config,id=disk1,serial=fluxvm-config`],
+  ];
+}
+
+function serial({ socketDir, workDir }: MachineFiles): string[] {
+  const socket = escaped(join(socketDir, SERIAL_SOCKET));
+  const log = escaped(join(workDir, CONSOLE_LOG));
+  return [
+    ...["-chardev", `socket,id=serial,path=${socket},server=on,wait=off,logfile=${log},logappend=on`],
+    ...["-serial", "chardev:serial"],
+  ];
+}
+
+function channel(spec: QemuSpec, { socketDir }: MachineFiles): string[] {
+  return [
+    ...["-device", `${device(spec, "virtio-serial")},id=ports,max_ports=2`],
+    ...["-chardev", `socket,id=agent,path=${escaped(join(socketDir, AGENT_SOCKET))},server=on,wait=off`],
+    ...["-device", `virtserialport,chardev=agent,name=${AGENT_PORT}`],
+  ];
+}
+
+function network(spec: QemuSpec): string[] {
+  if (spec.network.mode === "none") return [];
+  const forwards = spec.network.forwards.map(
+    ({ protocol, host_port, guest_port }) => `,hostfwd=${protocol}:127.0.0.1:${host_port}-:${guest_port}`,
+  );
+  return ["-netdev", `user,id=net0${forwards.join("")}`, "-device", `${device(spec, "virtio-net")},netdev=net0`];
+}

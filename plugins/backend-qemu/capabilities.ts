@@ -1,0 +1,91 @@
+// What this host gives QEMU: the programs, their version, and whether KVM runs a guest at speed, with a remedy for each
+// gap. Emulation always works; it is slow.
+import type { HostFacts, MissingCapability, ProbeReport } from "../../src/contracts/plugin.ts";
+import { kvmSpeed } from "../../ffi/host/kvm.ts";
+import type { QemuOptions } from "./options.ts";
+
+const VERSION_MIN = { major: 7, minor: 2 };
+/** A guest whose privileged instructions are emulated one by one reaches a fiftieth of this. */
+const KVM_SPEED_MIN_PER_SECOND = 50_000_000;
+
+export interface QemuHost {
+  /** Absolute paths. */
+  readonly qemu: string;
+  readonly qemuImg: string;
+  readonly accel: "kvm" | "tcg";
+  /** Why KVM is not used, or null. */
+  readonly withoutKvm: string | null;
+}
+
+export async function probe(host: HostFacts, options: QemuOptions): Promise<ProbeReport> {
+  const missing: MissingCapability[] = [];
+  if (host.guestAgentPath === null) {
+    missing.push({
+      capability: "guest_agent",
+      reason: "this build has no guest agent for this machine",
+      remedy: "build with `./run build`",
+    });
+  }
+  for (const program of [options.qemu_binary, options.qemu_img_binary]) {
+    if (Bun.which(program) === null) missing.push(absent(program));
+  }
+  if (missing.length > 0) return { usable: false, capabilities: [], missing };
+  const version = await versionOf(options.qemu_binary);
+  if (version === null || !isRecent(version)) {
+    const found = version === null ? "tells no version" : `is ${version.major}.${version.minor}`;
+    missing.push({
+      capability: "qemu_version",
+      reason: `${options.qemu_binary} ${found}`,
+      remedy: `install QEMU ${VERSION_MIN.major}.${VERSION_MIN.minor} or later`,
+    });
+    return { usable: false, capabilities: [], missing };
+  }
+  const withoutKvm = await kvmGap();
+  if (withoutKvm === null) return { usable: true, capabilities: ["kvm"], missing };
+  missing.push({
+    capability: "kvm",
+    reason: withoutKvm,
+    remedy: "enable virtualisation in the firmware (or nesting in the hypervisor) and load kvm_intel or kvm_amd",
+  });
+  // An operator who wants KVM and nothing else gets no slow sandboxes.
+  return { usable: options.accel !== "kvm", capabilities: ["emulation"], missing };
+}
+
+/** The programs and the acceleration that `options` and the probe's report come to. */
+export function qemuHost(options: QemuOptions, report: ProbeReport): QemuHost {
+  const hasKvm = report.capabilities.includes("kvm");
+  const gap = report.missing.find(({ capability }) => capability === "kvm")?.reason ?? null;
+  return {
+    qemu: Bun.which(options.qemu_binary) ?? options.qemu_binary,
+    qemuImg: Bun.which(options.qemu_img_binary) ?? options.qemu_img_binary,
+    accel: hasKvm && options.accel !== "tcg" ? "kvm" : "tcg",
+    withoutKvm: hasKvm && options.accel === "tcg" ? "the configuration asks for emulation" : gap,
+  };
+}
+
+function absent(program: string): MissingCapability {
+  const name = program.includes("img") ? "qemu-utils" : "qemu-system-x86";
+  return { capability: "qemu", reason: `there is no ${program}`, remedy: `install it (Debian: ${name})` };
+}
+
+/** Why KVM cannot be used, or null. */
+async function kvmGap(): Promise<string | null> {
+  try {
+    const perSecond = await kvmSpeed();
+    if (perSecond >= KVM_SPEED_MIN_PER_SECOND) return null;
+    const millions = (perSecond / 1e6).toFixed(1);
+    return `/dev/kvm emulates privileged instructions (${millions} million a second); no usual kernel boots on it`;
+  } catch (error) {
+    return `/dev/kvm cannot be used: ${(error as Error).message}`;
+  }
+}
+
+async function versionOf(program: string): Promise<{ major: number; minor: number } | null> {
+  const child = Bun.spawn([program, "--version"], { stdin: "ignore", stdout: "pipe", stderr: "ignore", env: {} });
+  const found = /version (\d+)\.(\d+)/.exec(await new Response(child.stdout).text());
+  return found === null ? null : { major: Number(found[1]), minor: Number(found[2]) };
+}
+
+function isRecent({ major, minor }: { major: number; minor: number }): boolean {
+  return major > VERSION_MIN.major || (major === VERSION_MIN.major && minor >= VERSION_MIN.minor);
+}

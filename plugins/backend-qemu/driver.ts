@@ -1,0 +1,268 @@
+// The QEMU backend: plans a request against this host, launches one QEMU process a sandbox with a user of its own and no
+// more rights than it needs, and finds it again after an agent restart. What it holds on the host: a control group and a
+// process. Disk and snapshots lie in the sandbox's volume, logs and sockets in its directories.
+import { constants } from "node:fs";
+import { access, chmod, chown, lstat, mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from "../../src/contracts/backend.ts";
+import type { JsonObject } from "../../src/contracts/json.ts";
+import type { PluginContext } from "../../src/contracts/plugin.ts";
+import type { Volume } from "../../src/contracts/storage.ts";
+import { AgentError } from "../../src/errors/agent-error.ts";
+import { type CgroupHost, findCgroups, removeCgroups } from "../host/cgroup.ts";
+import { writeConfigDisk } from "../host/config-disk.ts";
+import { startHelper, type WaitingHelper } from "../host/helper.ts";
+import { isAlive, killAndWait, recordedIdentity } from "../host/process.ts";
+import { uidIsClean } from "../host/uid.ts";
+import { AGENT_SOCKET, type MachineFiles, QMP_SOCKET, qemuArguments, SERIAL_SOCKET } from "./arguments.ts";
+import { type QemuHost, qemuHost } from "./capabilities.ts";
+import { groupData, type MachineGroups, makeMachineGroups, planGroups } from "./cgroup.ts";
+import { type DiskTool, ensureDisk, listSnapshots, PROGRAM_PATHS, removeSnapshot } from "./disk-tool.ts";
+import { lastLines, MachineInstance } from "./instance.ts";
+import { Monitor } from "./monitor.ts";
+import type { QemuOptions } from "./options.ts";
+import { OVERHEAD_MIB, parseRequest, type QemuSpec } from "./request.ts";
+
+const CGROUP = "qemu-cgroup";
+const PROCESS = "qemu-process";
+const MIB = 1024 * 1024;
+const GIB = 1024 * MIB;
+const MONITOR_TIMEOUT_MS = 30_000;
+const OPEN_FILES = 4096;
+const DEVICES = ["/dev/null", "/dev/urandom"];
+const WORK_DIR = "machine";
+const PROCESS_LOG = "qemu.log";
+const CONFIG_DISK = "config.img";
+/** Snapshots of memory and disk that a volume has room for, beside the disk. */
+const SNAPSHOTS_ROOM = 4;
+/** Numbers under which QEMU has the files that are passed to it. */
+const IMAGE_DESCRIPTOR = 3;
+const CONFIG_DESCRIPTOR = 4;
+
+export async function createDriver(context: PluginContext<QemuOptions>): Promise<Backend> {
+  const { host, options, report } = context;
+  const guestAgent = host.guestAgentPath;
+  if (guestAgent === null) throw new AgentError("CAPABILITY_MISSING", "this build has no guest agent");
+  const cgroups = host.uid === 0 ? await findCgroups() : null;
+  const driver = new QemuDriver(context, qemuHost(options, report), guestAgent, cgroups);
+  return {
+    releases: {
+      [CGROUP]: (resource) => removeCgroups(resource.data),
+      [PROCESS]: async (resource) => {
+        const identity = recordedIdentity(resource.data.qemu);
+        if (identity !== null) await killAndWait(identity, "QEMU");
+      },
+    },
+    plan: (request) => driver.plan(request),
+    launch: (request) => driver.launch(request),
+    adopt: (request) => driver.adopt(request),
+    pause: {
+      pause: (instance) => machineOf(instance).monitor.freeze(),
+      resume: (instance) => machineOf(instance).monitor.resume(),
+    },
+    snapshots: {
+      restores: "relaunch",
+      save: (instance, _volume, tag) => machineOf(instance).monitor.save(tag),
+      list: async (instance, volume) =>
+        instance === null
+          ? await listSnapshots(await driver.offlineTool(volume))
+          : await machineOf(instance).monitor.snapshots(),
+      remove: async (instance, volume, tag) =>
+        instance === null
+          ? await removeSnapshot(await driver.offlineTool(volume), tag)
+          : await machineOf(instance).monitor.remove(tag),
+    },
+    dryRun: "snapshot",
+    uidIsClean: (uid) => uidIsClean([uid]),
+  };
+}
+
+function machineOf(instance: Instance): MachineInstance {
+  if (instance instanceof MachineInstance) return instance;
+  throw new AgentError("INTERNAL", "this instance is not one of the QEMU backend");
+}
+
+class QemuDriver {
+  readonly #context: PluginContext<QemuOptions>;
+  readonly #host: QemuHost;
+  readonly #guestAgent: string;
+  readonly #cgroups: CgroupHost | null;
+
+  constructor(context: PluginContext<QemuOptions>, host: QemuHost, guestAgent: string, cgroups: CgroupHost | null) {
+    this.#context = context;
+    this.#host = host;
+    this.#guestAgent = guestAgent;
+    this.#cgroups = cgroups;
+  }
+
+  async plan(request: JsonObject): Promise<SandboxPlan> {
+    const spec = parseRequest(request, this.#context.options, this.#host.accel);
+    for (const path of [spec.image, spec.kernel, spec.initrd]) if (path !== null) await assertReadable(path);
+    const image = (await lstat(spec.image)).size;
+    return {
+      spec,
+      leases: this.#isRoot() ? ["uid"] : [],
+      vcpus: spec.vcpus,
+      memoryMib: spec.memory_mib,
+      volumeCapBytes: Math.max(spec.disk_bytes ?? 0, image, GIB) + SNAPSHOTS_ROOM * spec.memory_mib * MIB,
+      isolation: "machine",
+      notes: this.#host.withoutKvm === null ? [] : [`the guest is emulated and slow: ${this.#host.withoutKvm}`],
+    };
+  }
+
+  async launch(request: LaunchRequest): Promise<Instance> {
+    const spec = request.spec as QemuSpec;
+    const uid = this.#uid(request);
+    const workDir = join(request.instanceDir, WORK_DIR);
+    await makeOwned(workDir, uid);
+    await makeOwned(request.socketDir, uid);
+    for (const name of [QMP_SOCKET, AGENT_SOCKET, SERIAL_SOCKET])
+      await rm(join(request.socketDir, name), { force: true });
+    await ensureDisk(this.#tool(request.volume, request.instanceDir, uid), spec);
+    const configDisk = join(request.instanceDir, CONFIG_DISK);
+    await writeConfigDisk(configDisk, { token: request.token, hostname: request.shortName });
+    const groups = await this.#makeGroups(request, spec);
+    const files: MachineFiles = {
+      shortName: request.shortName,
+      socketDir: request.socketDir,
+      workDir,
+      volumeDir: request.volume.path,
+      image: IMAGE_DESCRIPTOR,
+      config: CONFIG_DESCRIPTOR,
+    };
+    const processLog = join(request.instanceDir, PROCESS_LOG);
+    const helper = await this.#start(request, (waiting) =>
+      waiting.run({
+        program: this.#host.qemu,
+        arguments: qemuArguments(spec, files),
+        env: { PATH: "/usr/bin:/bin" },
+        directory: "/",
+        log: processLog,
+        uid,
+        groups: [],
+        cgroups: groups?.procs ?? [],
+        own_network: uid !== null && spec.network.mode === "none",
+        devices: [...DEVICES, ...(spec.accel === "kvm" ? ["/dev/kvm"] : [])],
+        descriptors: [spec.image, configDisk],
+        read_paths: readPaths(spec),
+        write_paths: [workDir, request.socketDir, request.volume.path],
+        open_files: OPEN_FILES,
+      }),
+    );
+    const monitor = await this.#run(request, helper);
+    this.#context.log.info({ sandbox: request.sandboxId, pid: helper.identity.pid }, "virtual machine started");
+    return new MachineInstance({
+      identity: helper.identity,
+      monitor,
+      socketDir: request.socketDir,
+      workDir,
+      processLog,
+      token: request.token,
+      guest: this.#context.guest,
+      exited: helper.exited,
+    });
+  }
+
+  async adopt(request: AdoptRequest): Promise<Instance | null> {
+    if (!(await isAlive(request.identity))) return null;
+    const monitor = await Monitor.connect(join(request.socketDir, QMP_SOCKET), MONITOR_TIMEOUT_MS);
+    return new MachineInstance({
+      identity: request.identity,
+      monitor,
+      socketDir: request.socketDir,
+      workDir: join(request.instanceDir, WORK_DIR),
+      processLog: join(request.instanceDir, PROCESS_LOG),
+      token: request.token,
+      guest: this.#context.guest,
+    });
+  }
+
+  /** For the disk of a sandbox that does not run; its user owns the volume. */
+  async offlineTool(volume: Volume): Promise<DiskTool> {
+    const [sandboxId = ""] = volume.name.split(".");
+    const owner = (await lstat(volume.path)).uid;
+    return this.#tool(volume, join(this.#context.host.instancesDir, sandboxId), this.#isRoot() ? owner : null);
+  }
+
+  async #makeGroups(request: LaunchRequest, spec: QemuSpec): Promise<MachineGroups | null> {
+    if (this.#cgroups === null) return null;
+    const [host, groups] = [this.#cgroups, planGroups(this.#cgroups, request.shortName)];
+    await request.resources.acquire({ kind: CGROUP, name: request.shortName, data: groupData(groups) }, () =>
+      makeMachineGroups(host, groups, spec.memory_mib + OVERHEAD_MIB),
+    );
+    return groups;
+  }
+
+  /** The process does nothing before it is configured, and its identity is durable before that. */
+  async #start(request: LaunchRequest, run: (helper: WaitingHelper) => Promise<void>): Promise<WaitingHelper> {
+    const { resources } = request;
+    const [kind, name] = [PROCESS, request.shortName];
+    let started: WaitingHelper | null = null;
+    try {
+      const helper = await resources.acquire({ kind, name, data: {} }, async () => {
+        started = await startHelper(this.#guestAgent);
+        return started;
+      });
+      await resources.update(kind, name, { qemu: { ...helper.identity } });
+      await run(helper);
+      return helper;
+    } catch (error) {
+      // The row may not have its identity yet, so its release could not find it.
+      (started as WaitingHelper | null)?.kill();
+      throw error;
+    }
+  }
+
+  /** Lets the machine run, from its beginning or from a snapshot. */
+  async #run(request: LaunchRequest, helper: WaitingHelper): Promise<Monitor> {
+    let isOver = false;
+    void helper.exited.then(() => {
+      isOver = true;
+    });
+    try {
+      const path = join(request.socketDir, QMP_SOCKET);
+      const monitor = await Monitor.connect(path, MONITOR_TIMEOUT_MS, () => isOver);
+      if (request.restore !== undefined) await monitor.load(request.restore);
+      await monitor.resume();
+      return monitor;
+    } catch (error) {
+      helper.kill();
+      if (!isOver) throw error;
+      throw new AgentError("LAUNCH_FAILED", await lastLines(join(request.instanceDir, PROCESS_LOG)), { cause: error });
+    }
+  }
+
+  /** As root every sandbox has a uid of its own; otherwise all run as the agent's user. */
+  #isRoot(): boolean {
+    return this.#context.host.uid === 0;
+  }
+
+  #uid(request: LaunchRequest): number | null {
+    if (!this.#isRoot()) return null;
+    const { uid } = request.leases;
+    if (uid === undefined) throw new AgentError("INTERNAL", "a virtual machine under root needs a uid");
+    return uid;
+  }
+
+  #tool(volume: Volume, outputDir: string, uid: number | null): DiskTool {
+    return { guestAgent: this.#guestAgent, program: this.#host.qemuImg, uid, outputDir, volumeDir: volume.path };
+  }
+}
+
+/** A directory that only the virtual machine's user, and root, may use. */
+async function makeOwned(path: string, uid: number | null): Promise<void> {
+  await mkdir(path, { recursive: true, mode: 0o700 });
+  await chmod(path, 0o700);
+  if (uid !== null) await chown(path, uid, uid);
+}
+
+async function assertReadable(path: string): Promise<void> {
+  await access(path, constants.R_OK).catch((cause: NodeJS.ErrnoException) => {
+    throw new AgentError("BAD_REQUEST", `${path} cannot be read (${cause.code})`, { cause });
+  });
+}
+
+function readPaths({ kernel, initrd, network }: QemuSpec): string[] {
+  const own = [kernel, initrd].filter((path): path is string => path !== null);
+  return [...PROGRAM_PATHS, "/proc", ...own, ...(network.mode === "user" ? ["/etc/resolv.conf", "/etc/hosts"] : [])];
+}

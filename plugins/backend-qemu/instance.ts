@@ -1,0 +1,170 @@
+// One running virtual machine: its monitor, its guest channel, its console, and how it is told that it has ended.
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { Instance, InstanceEnd, ProcessIdentity } from "../../src/contracts/backend.ts";
+import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
+import { AgentError } from "../../src/errors/agent-error.ts";
+import { isAlive, signal, waitGone } from "../host/process.ts";
+import { AGENT_SOCKET, CONSOLE_LOG, SERIAL_SOCKET } from "./arguments.ts";
+import { MachineConsole, trimLog } from "./console.ts";
+import type { Monitor } from "./monitor.ts";
+
+/** From the start of the machine until its guest agent answers, under emulation. */
+const CONNECT_TIMEOUT_MS = 120_000;
+const WATCH_INTERVAL_MS = 500;
+const LOG_CHECK_EVERY = 20;
+/** Of a stop's budget: for a guest agent that shuts down, then for a guest that obeys its power button; the rest kills. */
+const ASK_SHARE = 0.6;
+const POWER_SHARE = 0.25;
+const QUIT_BUDGET_MS = 2_000;
+const KILL_BUDGET_MS = 5_000;
+const LOG_TAIL_CHARS = 500;
+
+export interface MachineOptions {
+  readonly identity: ProcessIdentity;
+  readonly monitor: Monitor;
+  readonly socketDir: string;
+  readonly workDir: string;
+  /** What QEMU complains of. */
+  readonly processLog: string;
+  readonly token: string;
+  readonly guest: GuestConnector;
+  /** Resolves when this agent's own child ended; absent for an adopted machine. */
+  readonly exited?: Promise<unknown>;
+}
+
+export class MachineInstance implements Instance {
+  readonly identity: ProcessIdentity;
+  readonly visiblePid: number;
+  readonly enforcement = null;
+  readonly ended: Promise<InstanceEnd>;
+  readonly console: MachineConsole;
+  readonly #options: MachineOptions;
+  #channel: Promise<GuestChannel> | null = null;
+  /** The channel once it is there. */
+  #reached: GuestChannel | null = null;
+  #watching = true;
+  #gone = false;
+
+  constructor(options: MachineOptions) {
+    this.#options = options;
+    this.identity = options.identity;
+    this.visiblePid = options.identity.pid;
+    this.console = new MachineConsole(join(options.workDir, CONSOLE_LOG), join(options.socketDir, SERIAL_SOCKET));
+    this.ended = this.#watch();
+  }
+
+  get monitor(): Monitor {
+    return this.#options.monitor;
+  }
+
+  channel(): Promise<GuestChannel> {
+    if (this.#gone) return Promise.reject(new AgentError("SANDBOX_GONE"));
+    this.#channel ??= this.#connect().catch((error: unknown) => {
+      this.#channel = null;
+      throw error;
+    });
+    return this.#channel;
+  }
+
+  /** Waits for the guest agent as long as the machine lives. */
+  async #connect(): Promise<GuestChannel> {
+    const { socketDir, token, guest } = this.#options;
+    const path = join(socketDir, AGENT_SOCKET);
+    const gone = this.ended.then(({ reason }): never => {
+      throw new AgentError("SANDBOX_GONE", `the virtual machine ended: ${reason}`);
+    });
+    const connected = guest.unix({ path, token, connectTimeoutMs: CONNECT_TIMEOUT_MS });
+    this.#reached = await Promise.race([connected, gone]);
+    return this.#reached;
+  }
+
+  async stop(budgetMs: number): Promise<void> {
+    const polite = await this.#stopPolitely(budgetMs);
+    if (!polite) await this.#kill();
+    if (this.#watching) await this.ended;
+  }
+
+  async #stopPolitely(budgetMs: number): Promise<boolean> {
+    const askMs = budgetMs * ASK_SHARE;
+    if (askMs >= 1 && (await this.#ask(askMs)) && (await this.#isGoneWithin(askMs))) return true;
+    const powerMs = budgetMs * POWER_SHARE;
+    const pressed = powerMs >= 1 && (await succeeds(this.monitor.pressPower()));
+    return pressed && (await this.#isGoneWithin(powerMs));
+  }
+
+  async #kill(): Promise<void> {
+    // Asked to end, QEMU writes what it holds of the disk.
+    if ((await succeeds(this.monitor.quit())) && (await this.#isGoneWithin(QUIT_BUDGET_MS))) return;
+    await signal(this.identity, "SIGKILL");
+    if (await this.#isGoneWithin(KILL_BUDGET_MS)) return;
+    throw new AgentError("DEADLINE_EXCEEDED", `QEMU ${this.identity.pid} did not end after SIGKILL`);
+  }
+
+  /** Asks a guest agent that was reached before; one that was not cannot be waited for. */
+  async #ask(graceMs: number): Promise<boolean> {
+    if (this.#reached === null) return false;
+    return Promise.race([succeeds(this.#reached.shutdown(graceMs)), pause(graceMs).then(() => true)]);
+  }
+
+  #isGoneWithin(budgetMs: number): Promise<boolean> {
+    const { exited } = this.#options;
+    if (exited === undefined) return waitGone(this.identity, budgetMs);
+    return Promise.race([exited.then(() => true), pause(budgetMs).then(() => false)]);
+  }
+
+  async detach(): Promise<void> {
+    this.#watching = false;
+    this.#letGo();
+  }
+
+  #letGo(): void {
+    this.#reached?.close();
+    this.#reached = null;
+    this.#channel = null;
+    this.monitor.close();
+  }
+
+  async #watch(): Promise<InstanceEnd> {
+    const { exited, processLog } = this.#options;
+    const over = exited?.then(() => true) ?? this.monitor.closed.then(() => false);
+    for (let round = 0; ; round += 1) {
+      const isOver = await Promise.race([over, pause(WATCH_INTERVAL_MS).then(() => null)]);
+      if (!this.#watching) return new Promise<never>(() => {});
+      if (isOver === true || (exited === undefined && !(await isAlive(this.identity)))) break;
+      // A monitor that is closed while the process lives says nothing more; the process is looked at.
+      if (isOver === false) await pause(WATCH_INTERVAL_MS);
+      if (round % LOG_CHECK_EVERY === 0) await this.#trimLogs();
+    }
+    this.#gone = true;
+    const reason = this.monitor.endReason ?? (await lastLines(processLog));
+    this.#letGo();
+    return { reason, atUnixMs: Date.now() };
+  }
+
+  async #trimLogs(): Promise<void> {
+    await this.console.trim().catch(() => undefined);
+    await trimLog(this.#options.processLog).catch(() => undefined);
+  }
+}
+
+/** A pause that does not keep the process running. */
+function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => {
+    setTimeout(resolve, ms).unref();
+  });
+}
+
+async function succeeds(attempt: Promise<unknown>): Promise<boolean> {
+  return attempt.then(
+    () => true,
+    () => false,
+  );
+}
+
+/** What QEMU complained of last. */
+export async function lastLines(path: string): Promise<string> {
+  const text = await readFile(path, "latin1").catch(() => "");
+  const tail = text.slice(-LOG_TAIL_CHARS).trim();
+  return tail === "" ? "QEMU was killed" : `QEMU ended: ${tail}`;
+}

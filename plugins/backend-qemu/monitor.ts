@@ -1,0 +1,130 @@
+// The machine as its monitor sees it: running, frozen, stopping, snapshots. Each verb is one or a few monitor commands.
+import type { Snapshot } from "../../src/contracts/backend.ts";
+import type { JsonObject } from "../../src/contracts/json.ts";
+import { AgentError } from "../../src/errors/agent-error.ts";
+import { ROOT_NODE } from "./arguments.ts";
+import { snapshotsOf } from "./disk-tool.ts";
+import { Qmp, QmpError } from "./qmp.ts";
+
+const COMMAND_TIMEOUT_MS = 10_000;
+/** Memory is written while the guest stands still. */
+const SNAPSHOT_TIMEOUT_MS = 300_000;
+const CONNECT_PAUSE_MS = 10;
+
+export class Monitor {
+  readonly #qmp: Qmp;
+  #ended: string | null = null;
+  #lastJob = 0;
+
+  private constructor(qmp: Qmp) {
+    this.#qmp = qmp;
+    qmp.listen(({ event, data }) => {
+      if (event === "SHUTDOWN") this.#ended = shutdownReason(data);
+    });
+  }
+
+  /** Tries until QEMU listens, `isOver` says that it never will, or `timeoutMs` has passed. */
+  static async connect(path: string, timeoutMs: number, isOver: () => boolean = () => false): Promise<Monitor> {
+    const deadline = performance.now() + timeoutMs;
+    for (;;) {
+      try {
+        return new Monitor(await Qmp.connect(path));
+      } catch (error) {
+        if (isOver() || performance.now() >= deadline) throw error;
+        await Bun.sleep(CONNECT_PAUSE_MS);
+      }
+    }
+  }
+
+  get isOpen(): boolean {
+    return this.#qmp.isOpen;
+  }
+
+  /** Resolves when the connection has ended. */
+  get closed(): Promise<void> {
+    return this.#qmp.closed;
+  }
+
+  /** Why the machine ended, when it said so. */
+  get endReason(): string | null {
+    return this.#ended;
+  }
+
+  async isRunning(): Promise<boolean> {
+    return ((await this.#run("query-status")) as JsonObject).running === true;
+  }
+
+  async resume(): Promise<void> {
+    await this.#run("cont");
+  }
+
+  async freeze(): Promise<void> {
+    await this.#run("stop");
+  }
+
+  /** Presses the power button. */
+  async pressPower(): Promise<void> {
+    await this.#run("system_powerdown");
+  }
+
+  /** Ends QEMU itself; what it has not written is written. */
+  async quit(): Promise<void> {
+    await this.#run("quit");
+  }
+
+  async snapshots(): Promise<Snapshot[]> {
+    const nodes = (await this.#qmp.run("query-named-block-nodes", { flat: true }, COMMAND_TIMEOUT_MS)) as JsonObject[];
+    const root = nodes.find((node) => node["node-name"] === ROOT_NODE);
+    if (root === undefined) throw new QmpError("query-named-block-nodes", "NodeMissing", "the disk is gone");
+    return snapshotsOf(root.image as JsonObject);
+  }
+
+  /** Memory and disk under `tag`. The machine is as before afterwards: running or frozen. */
+  async save(tag: string): Promise<Snapshot> {
+    if (await this.#has(tag)) throw new AgentError("SNAPSHOT_EXISTS");
+    await this.#job("snapshot-save", { tag, vmstate: ROOT_NODE, devices: [ROOT_NODE] });
+    const saved = (await this.snapshots()).find((snapshot) => snapshot.tag === tag);
+    if (saved === undefined) throw new QmpError("snapshot-save", "SnapshotLost", "the snapshot is not there");
+    return saved;
+  }
+
+  /** Puts memory and disk back; for a machine that was just started and has not run. It stands still afterwards. */
+  async load(tag: string): Promise<void> {
+    if (!(await this.#has(tag))) throw new AgentError("SNAPSHOT_NOT_FOUND");
+    await this.#job("snapshot-load", { tag, vmstate: ROOT_NODE, devices: [ROOT_NODE] });
+  }
+
+  async remove(tag: string): Promise<void> {
+    if (!(await this.#has(tag))) throw new AgentError("SNAPSHOT_NOT_FOUND");
+    await this.#job("snapshot-delete", { tag, devices: [ROOT_NODE] });
+  }
+
+  close(): void {
+    this.#qmp.close();
+  }
+
+  async #has(tag: string): Promise<boolean> {
+    return (await this.snapshots()).some((snapshot) => snapshot.tag === tag);
+  }
+
+  #run(command: string) {
+    return this.#qmp.run(command, {}, COMMAND_TIMEOUT_MS);
+  }
+
+  #job(command: string, args: JsonObject): Promise<void> {
+    this.#lastJob += 1;
+    return this.#qmp.runJob(command, args, `fluxvm-${process.pid}-${this.#lastJob}`, SNAPSHOT_TIMEOUT_MS);
+  }
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  "guest-shutdown": "the guest powered off",
+  "guest-reset": "the guest asked for a reset that its machine does not have",
+  "guest-panic": "the guest's kernel panicked",
+  "host-qmp-quit": "stopped",
+  "host-signal": "QEMU was asked to end by a signal",
+};
+
+function shutdownReason({ reason }: JsonObject): string {
+  return REASONS[String(reason)] ?? `QEMU ended: ${String(reason).slice(0, 100)}`;
+}

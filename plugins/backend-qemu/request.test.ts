@@ -1,0 +1,72 @@
+// What a request may ask of QEMU, and that what it cannot do is refused by name.
+import { describe, expect, test } from "bun:test";
+import type { JsonObject } from "../../src/contracts/json.ts";
+import { options } from "./options.ts";
+import { parseRequest } from "./request.ts";
+
+const defaults = options.parse({});
+const plan = (request: JsonObject) => parseRequest({ image: "/t/root.raw", ...request }, defaults, "tcg");
+const refusal = (request: JsonObject): { code: string; message: string } => {
+  try {
+    plan(request);
+  } catch (error) {
+    return error as { code: string; message: string };
+  }
+  throw new Error("it was not refused");
+};
+
+describe("a request", () => {
+  test("has defaults", () => {
+    expect(plan({})).toEqual({
+      image: "/t/root.raw",
+      image_format: "raw",
+      kernel: null,
+      initrd: null,
+      kernel_args: "",
+      vcpus: 1,
+      memory_mib: 512,
+      disk_bytes: null,
+      network: { mode: "none", forwards: [] },
+      machine: "q35",
+      accel: "tcg",
+    });
+  });
+
+  test("with a kernel boots the small machine unless it names another", () => {
+    expect(plan({ kernel: "/t/kernel" }).machine).toBe("microvm");
+    expect(plan({ kernel: "/t/kernel", machine: "q35" }).machine).toBe("q35");
+    expect(refusal({ machine: "microvm" }).code).toBe("BAD_REQUEST");
+  });
+
+  test("passes fields that nobody knows", () => {
+    expect(plan({ name: "x", something_new: [1] }).vcpus).toBe(1);
+  });
+
+  test.each([
+    [{ image: "root.raw" }, "image"],
+    [{ image: "/t/../etc/shadow" }, "image"],
+    [{ image: "/t/\0" }, "image"],
+    [{ vcpus: 0 }, "vcpus"],
+    [{ vcpus: 65 }, "vcpus"],
+    [{ memory_mib: 63 }, "memory_mib"],
+    [{ memory_mib: 1.5 }, "memory_mib"],
+    [{ disk_size_gib: 65 }, "disk_size_gib"],
+    [{ kernel_args: "quiet" }, "kernel_args"],
+    [{ kernel: "/t/k", kernel_args: "a\nb" }, "kernel_args"],
+    [{ network: { mode: "none", forwards: [{ host_port: 1, guest_port: 1 }] } }, "forwards"],
+    [{ network: { mode: "user", forwards: [{ host_port: 0, guest_port: 1 }] } }, "host_port"],
+    [{ network: { mode: "user", forwards: [{ host_port: 1, guest_port: 1, protocol: "icmp" }] } }, "protocol"],
+  ] as [JsonObject, string][])("%j is refused with the name of the field", (request, field) => {
+    const { code, message } = refusal(request);
+    expect({ code, names: message.includes(field) }).toEqual({ code: "BAD_REQUEST", names: true });
+  });
+
+  test("for what needs another backend is refused by name, and nothing that is off is", () => {
+    expect(refusal({ vfio_devices: ["0000:01:00.0"], tpm: true })).toMatchObject({
+      code: "NOT_SUPPORTED",
+      message: expect.stringMatching(/tpm.*vfio_devices|vfio_devices.*tpm/),
+    });
+    expect(plan({ vfio_devices: [], tpm: false, firmware: null }).vcpus).toBe(1);
+    expect(refusal({ network: { mode: "tap" } }).code).toBe("CAPABILITY_MISSING");
+  });
+});
