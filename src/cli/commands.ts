@@ -3,10 +3,14 @@
 import { type Command, EXIT } from "./command.ts";
 import { configCommands } from "./commands/config.ts";
 import { doctorCommand } from "./commands/doctor.ts";
+import { eventsCommand } from "./commands/events.ts";
 import { initCommand } from "./commands/init.ts";
 import { installCommands } from "./commands/install.ts";
 import { pluginCommands } from "./commands/plugin.ts";
 import { sandboxCommands } from "./commands/sandbox.ts";
+import { sandboxCopyCommands } from "./commands/sandbox-copy.ts";
+import { sandboxExecutionCommands } from "./commands/sandbox-executions.ts";
+import { sandboxFileCommands } from "./commands/sandbox-files.ts";
 import { sandboxSessionCommands } from "./commands/sandbox-session.ts";
 import { sandboxWorkCommands } from "./commands/sandbox-work.ts";
 import { serveCommand } from "./commands/serve.ts";
@@ -47,6 +51,10 @@ export const commands: readonly Command[] = [
   ...sandboxCommands,
   ...sandboxWorkCommands,
   ...sandboxSessionCommands,
+  ...sandboxExecutionCommands,
+  ...sandboxFileCommands,
+  ...sandboxCopyCommands,
+  eventsCommand,
   ...templateCommands,
   ...configCommands,
   ...pluginCommands,

@@ -4,6 +4,7 @@ import { sandboxOf, within } from "../agent.ts";
 import { changeReport } from "../change-report.ts";
 import { type Command, UsageError } from "../command.ts";
 import { printable } from "../escape.ts";
+import { octalMode } from "../file-names.ts";
 import { json } from "../json.ts";
 import type { Terminal } from "../terminal.ts";
 import { outputBytes } from "../wire.ts";
@@ -105,12 +106,6 @@ const write: Command = {
     return 0;
   },
 };
-
-function octalMode(word: string | undefined): number | undefined {
-  if (word === undefined) return undefined;
-  if (!/^0?[0-7]{3}$/.test(word)) throw new UsageError("--mode takes three octal digits, such as 755");
-  return Number.parseInt(word, 8);
-}
 
 const baseline: Command = {
   path: ["sandbox", "baseline"],
