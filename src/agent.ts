@@ -125,9 +125,9 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
 /** Loaded only where it is wanted. */
 async function listenForSsh(config: Config, core: SandboxCore, telemetry: AgentTelemetry) {
   const { startSshServer } = await import("./ssh/server.ts");
-  const { operations, executions, files } = core;
+  const { operations, executions, files, ports } = core;
   const { state_dir: stateDir, ssh } = config;
-  return startSshServer({ config: ssh, stateDir, operations, executions, files, telemetry: telemetry.http });
+  return startSshServer({ config: ssh, stateDir, operations, executions, files, ports, telemetry: telemetry.http });
 }
 
 /** Sandboxes pass through these; what is private below them is private by itself. */

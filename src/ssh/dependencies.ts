@@ -5,6 +5,7 @@ import type { Logger } from "../contracts/log.ts";
 import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
 import type { FileSystemOperations } from "../sandbox/files/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
+import type { PortOperations } from "../sandbox/ports/operations.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
 
 /** Where the SSH server reports to. */
@@ -22,5 +23,6 @@ export interface SshDependencies {
   readonly operations: Pick<Operations, "visible">;
   readonly executions: ExecutionOperations;
   readonly files: FileSystemOperations;
+  readonly ports: Pick<PortOperations, "connectPort">;
   readonly telemetry: SshTelemetry;
 }

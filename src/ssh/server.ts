@@ -9,6 +9,7 @@ import { Authentication, type Login } from "./authentication.ts";
 import type { Channel } from "./channel.ts";
 import { type ChannelUser, Connection, OPEN_FAILURE, type OpenRefusal } from "./connection.ts";
 import type { SshDependencies } from "./dependencies.ts";
+import { forward } from "./forward.ts";
 import { type HostKey, loadHostKey } from "./host-key.ts";
 import { Session } from "./session.ts";
 import { DISCONNECT } from "./transport.ts";
@@ -119,9 +120,9 @@ class Connections {
   #opened(
     login: Login,
     type: string,
-    _data: unknown,
+    data: unknown,
     { open, trail }: { readonly open: () => Channel; readonly trail: Trail },
-  ): ChannelUser | OpenRefusal {
+  ): ChannelUser | OpenRefusal | Promise<ChannelUser | OpenRefusal> {
     if (login.caller.role !== "admin") {
       trail.write(login, login.sandboxId, "open", STATUS.refused);
       return { reason: OPEN_FAILURE.prohibited, text: "this key is read-only and opens no session" };
@@ -134,6 +135,18 @@ class Connections {
           channel: open(),
           began: (what) => trail.write(login, login.sandboxId, what, STATUS.done),
         });
+      case "direct-tcpip":
+        return forward({
+          ports: this.#dependencies.ports,
+          login,
+          log: this.#dependencies.telemetry.log,
+          destination: data,
+          open,
+          decided: (port, isGranted) =>
+            trail.write(login, login.sandboxId, `forward/${port}`, isGranted ? STATUS.done : STATUS.refused),
+        });
+      case "direct-streamlocal@openssh.com":
+        return { reason: OPEN_FAILURE.prohibited, text: "sockets in the file system are not forwarded" };
       default:
         return { reason: OPEN_FAILURE.unknownType, text: "unknown channel type" };
     }
