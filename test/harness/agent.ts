@@ -5,10 +5,14 @@ import { chmod, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
+import { ADMIN_TOKEN, AgentClient, READER_TOKEN, TENANT_TOKEN } from "./client.ts";
+
+export { ADMIN_TOKEN, READER_TOKEN, TENANT_TOKEN };
 
 const ROOT = join(import.meta.dir, "../..");
 export const FLUXCTL = process.env.FLUXVM_TEST_BINARY ?? join(ROOT, "dist/fluxctl");
-const START_TIMEOUT_MS = 15_000;
+// A bound for a hang: an emulated machine takes a while.
+const START_TIMEOUT_MS = 60_000;
 const STOP_TIMEOUT_MS = 20_000;
 const UIDS_PER_AGENT = 96;
 
@@ -29,20 +33,15 @@ export interface AgentOptions {
   readonly poolMib?: number;
 }
 
-export const ADMIN_TOKEN = "test-admin-token-0123456789abcdef";
-export const READER_TOKEN = "test-reader-token-0123456789abcdef";
-export const TENANT_TOKEN = "test-tenant-token-0123456789abcdef";
-
 const DEFAULT_AUTH = `tokens = [
   { token = "${ADMIN_TOKEN}", role = "admin", name = "admin" },
   { token = "${READER_TOKEN}", role = "read-only", name = "reader" },
   { token = "${TENANT_TOKEN}", role = "admin", name = "other", tenant = "other" },
 ]`;
 
-export class TestAgent {
+export class TestAgent extends AgentClient {
   readonly dir: string;
   readonly port: number;
-  readonly url: string;
   readonly stateDir: string;
   readonly runDir: string;
   readonly uidBase: number;
@@ -50,9 +49,9 @@ export class TestAgent {
   #process: Subprocess | null = null;
 
   private constructor(dir: string, port: number, options: AgentOptions) {
+    super(`http://127.0.0.1:${port}`);
     this.dir = dir;
     this.port = port;
-    this.url = `http://127.0.0.1:${port}`;
     this.stateDir = join(dir, "state");
     this.runDir = join(dir, "run");
     this.uidBase = 1_000_000 + port * 2 * UIDS_PER_AGENT;
@@ -183,29 +182,6 @@ export class TestAgent {
     const umount = Bun.spawn(["umount", join(this.stateDir, "pool")], { stderr: "ignore" });
     await umount.exited;
     await rm(this.dir, { recursive: true, force: true });
-  }
-
-  fetch(method: string, path: string, init: RequestInit & { token?: string | null } = {}): Promise<Response> {
-    const headers = new Headers(init.headers);
-    const token = init.token === undefined ? ADMIN_TOKEN : init.token;
-    if (token !== null && !headers.has("authorization")) headers.set("authorization", `Bearer ${token}`);
-    return fetch(`${this.url}${path}`, { ...init, method, headers });
-  }
-
-  /** One JSON call; the status is returned, never thrown. */
-  async json<T = Record<string, unknown>>(
-    method: string,
-    path: string,
-    body?: unknown,
-    init: { token?: string | null; headers?: Record<string, string> } = {},
-  ): Promise<{ status: number; body: T; headers: Headers }> {
-    const response = await this.fetch(method, path, {
-      ...init,
-      headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...init.headers },
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-    });
-    const text = await response.text();
-    return { status: response.status, body: (text === "" ? null : JSON.parse(text)) as T, headers: response.headers };
   }
 
   #configuration(): string {

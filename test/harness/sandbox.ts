@@ -1,6 +1,6 @@
 // One process sandbox of a test agent, with the calls that tests make.
 import { expect } from "bun:test";
-import type { TestAgent } from "./agent.ts";
+import type { AgentClient } from "./client.ts";
 
 export interface ProcessReply {
   result: string;
@@ -25,15 +25,15 @@ export interface ChangesBody {
 }
 
 export class TestSandbox {
-  readonly agent: TestAgent;
+  readonly agent: AgentClient;
   readonly id: string;
 
-  private constructor(agent: TestAgent, id: string) {
+  private constructor(agent: AgentClient, id: string) {
     this.agent = agent;
     this.id = id;
   }
 
-  static async create(agent: TestAgent, procbox: Record<string, unknown> = {}): Promise<TestSandbox> {
+  static async create(agent: AgentClient, procbox: Record<string, unknown> = {}): Promise<TestSandbox> {
     const reply = await agent.json<{ id: string; error?: string }>("POST", "/v1/sandboxes", { procbox });
     if (reply.status !== 201) throw new Error(`create: ${reply.status} ${JSON.stringify(reply.body)}`);
     return new TestSandbox(agent, reply.body.id);
