@@ -6,35 +6,6 @@ use crate::probe::Facts;
 use crate::report::Enforcement;
 use ports::Network;
 use serde::Serialize;
-use std::path::Path;
-
-/// Granted by the agent's defaults; missing ones are normal and only noted.
-const DEFAULT_READ_PATHS: [&str; 24] = [
-    "/usr",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/bin",
-    "/sbin",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/alternatives",
-    "/etc/localtime",
-    "/etc/passwd",
-    "/etc/group",
-    "/etc/nsswitch.conf",
-    "/etc/hosts",
-    "/etc/resolv.conf",
-    "/etc/ssl/certs",
-    "/etc/ca-certificates",
-    "/etc/mime.types",
-    "/dev/urandom",
-    "/dev/random",
-    "/dev/zero",
-    "/dev/null",
-];
 
 /// The layers of one sandbox.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -198,12 +169,7 @@ impl Plan {
 
     fn judge_paths(&mut self, config: &LaunchConfig) {
         for path in config.read_paths.iter().chain(&config.write_paths) {
-            if path.exists() {
-                continue;
-            }
-            if DEFAULT_READ_PATHS.iter().any(|default| path == Path::new(default)) {
-                self.notes.push(format!("{} does not exist here", path.display()));
-            } else {
+            if !path.exists() {
                 self.gap(&format!("{} does not exist: take it from the grants or create it", path.display()));
             }
         }
