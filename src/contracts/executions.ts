@@ -93,8 +93,11 @@ export interface GuestExecutions {
   /** Output below the offsets is safe and may go. */
   acknowledge(id: string, offsets: OutputOffsets): Promise<void>;
   setBlock(id: string, block: boolean): Promise<void>;
-  /** At most 256 KiB. Resolves when the bytes were taken; what lies below the bytes already taken is dropped. */
-  writeStdin(id: string, offset: number, data: Uint8Array, eof: boolean): Promise<StdinReply>;
+  /**
+   * At most 256 KiB. Resolves when the bytes were taken; what lies below the bytes already taken is dropped. When `signal`
+   * aborts it rejects with `GUEST_UNREACHABLE`, and how much was taken is not known.
+   */
+  writeStdin(id: string, offset: number, data: Uint8Array, eof: boolean, signal?: AbortSignal): Promise<StdinReply>;
   /** To the process group; 1 to 64. */
   signal(id: string, signal: number): Promise<void>;
   resize(id: string, size: TerminalSize): Promise<void>;

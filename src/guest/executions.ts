@@ -10,7 +10,7 @@ import type {
   StdinReply,
   TerminalSize,
 } from "../contracts/executions.ts";
-import { asAgentError } from "../errors/agent-error.ts";
+import { type AgentError, asAgentError } from "../errors/agent-error.ts";
 import type { GuestConnection } from "./connection.ts";
 import { executionState, outputOffsets } from "./execution-state.ts";
 import { guestUnreachable } from "./faults.ts";
@@ -51,14 +51,20 @@ export class ConnectedExecutions implements GuestExecutions {
   }
 
   /** Without a deadline: the guest answers when the process has read enough. */
-  writeStdin(id: string, offset: number, data: Uint8Array, eof: boolean): Promise<StdinReply> {
+  writeStdin(
+    id: string,
+    offset: number,
+    data: Uint8Array,
+    eof: boolean,
+    signal: AbortSignal = NEVER,
+  ): Promise<StdinReply> {
     const args = { id, offset: wide(offset), d: data, eof };
     const read = (reply: Fields): StdinReply => ({
       accepted: integer(reply, "accepted"),
       closed: flag(reply, "closed"),
       gap: flag(reply, "gap"),
     });
-    return this.#call("execution-stdin", args, read, 0);
+    return this.#call("execution-stdin", args, read, 0, signal);
   }
 
   signal(id: string, signal: number): Promise<void> {
@@ -86,17 +92,35 @@ export class ConnectedExecutions implements GuestExecutions {
     args: Message,
     read: (reply: Fields) => T,
     timeoutMs: number = limits.guestCallTimeoutMs,
+    signal: AbortSignal = NEVER,
   ): Promise<T> {
-    return this.#on(
-      (connection) =>
-        new Promise((resolve, failed) => {
-          connection.open(op, args, { ended: (reply) => resolve(read(reply)), failed }, timeoutMs);
-        }),
-    );
+    return this.#on(async (connection) => {
+      const { promise, resolve, reject } = Promise.withResolvers<T>();
+      if (signal.aborted) throw givenUp();
+      const handler = { ended: (reply: Fields) => resolve(read(reply)), failed: reject };
+      const stream = connection.open(op, args, handler, timeoutMs);
+      return await untilAborted(promise, signal, () => connection.abandon(stream, givenUp()));
+    });
   }
 }
 
+const NEVER = new AbortController().signal;
+
 const nothing = (): void => undefined;
+
+function givenUp(): AgentError {
+  return guestUnreachable("the caller has given up");
+}
+
+/** Calls `leave` when the signal aborts before the promise settles. */
+async function untilAborted<T>(promise: Promise<T>, signal: AbortSignal, leave: () => void): Promise<T> {
+  signal.addEventListener("abort", leave, { once: true });
+  try {
+    return await promise;
+  } finally {
+    signal.removeEventListener("abort", leave);
+  }
+}
 
 function wideOffsets({ stdout, stderr }: OutputOffsets): Message {
   return { stdout: wide(stdout), stderr: wide(stderr) };
@@ -125,7 +149,7 @@ function attach(
   signal: AbortSignal,
 ): Promise<GuestExecution> {
   const { promise, resolve, reject } = Promise.withResolvers<GuestExecution>();
-  if (signal.aborted) return Promise.reject(guestUnreachable("the attach was given up"));
+  if (signal.aborted) return Promise.reject(givenUp());
   const ends = { stdout: from.stdout, stderr: from.stderr };
   /** What is granted back with the newest promise: many small pieces may share one, and then cost no more than one. */
   const unstored: Record<"stdout" | "stderr", { readonly stored: Promise<void>; bytes: number } | null> = {
@@ -162,9 +186,7 @@ function attach(
     failed: reject,
   };
   const stream = connection.open("execution-attach", { id, ...wideOffsets(from) }, handler, 0);
-  const leave = (): void => connection.abandon(stream, guestUnreachable("the attach was given up"));
-  signal.addEventListener("abort", leave, { once: true });
-  return promise.finally(() => signal.removeEventListener("abort", leave));
+  return untilAborted(promise, signal, () => connection.abandon(stream, givenUp()));
 }
 
 function exitedState(value: unknown, id: string): GuestExecution {

@@ -306,6 +306,21 @@ describe("stdin", () => {
     expect(Buffer.concat(execution.stdin).toString()).toBe("abcdef");
   });
 
+  test("of a client that leaves is given up", async () => {
+    const { harness, id, url } = await serve();
+    const execution = harness.executions.add(id, "e");
+    execution.stdinGate = new Promise(() => {});
+    const client = new AbortController();
+    const upload = fetch(`${url}/e/stdin?offset=0`, { method: "PUT", body: "abc", signal: client.signal });
+    const deadline = Date.now() + 5000;
+    while (execution.asked.length === 0 && Date.now() < deadline) await Bun.sleep(2);
+    expect(execution.asked[0]?.signal?.aborted).toBe(false);
+    client.abort();
+    await expect(upload).rejects.toThrow();
+    while (execution.asked[0]?.signal?.aborted === false && Date.now() < deadline) await Bun.sleep(2);
+    expect(execution.asked[0]?.signal?.aborted).toBe(true);
+  });
+
   test("of a process that does not read holds up the client", async () => {
     const { harness, id, url } = await serve();
     const execution = harness.executions.add(id, "e");

@@ -254,7 +254,8 @@ function itemRoutes(operations: ExecutionOperations): readonly Route[] {
         const { offset = stdin.bytesWritten, eof } = query;
         // Before anything is sent: the bytes go in pieces, and the end comes with the last.
         if (tty && eof === "true") throw new AgentError("BAD_REQUEST", "the input of a terminal has no end");
-        return stdinReply(await uploadStdin(operations, target, { body: request.body, offset, eof: eof === "true" }));
+        const { body, signal } = request;
+        return stdinReply(await uploadStdin(operations, target, { body, offset, eof: eof === "true", signal }));
       },
     }),
     defineRoute({

@@ -153,7 +153,18 @@ describe("input", () => {
     await until(() => client.frame("stdin") !== undefined && execution.signals.length === 1);
     expect(client.frame("stdin")).toEqual({ type: "stdin", bytes_written: data.length, closed: true });
     expect(Buffer.concat(execution.stdin).equals(data)).toBe(true);
-    expect(execution.stdin.every(({ length }) => length <= limits.stdinPieceMaxBytes)).toBe(true);
+  });
+
+  test("of a client that leaves is given up", async () => {
+    const { harness, id, url } = await serve();
+    const execution = harness.executions.add(id, "e");
+    execution.stdinGate = new Promise(() => {});
+    const client = await Client.open(`${url}/e/ws`, [JSON_PROTOCOL]);
+    client.send({ type: "stdin", offset: 0, data_base64: "bHMK" });
+    await until(() => execution.asked.length === 1);
+    expect(execution.asked[0]?.signal?.aborted).toBe(false);
+    client.socket.close();
+    await until(() => execution.asked[0]?.signal?.aborted === true);
   });
 
   test("that cannot be done is told and ends nothing", async () => {

@@ -2,26 +2,35 @@
 // not read holds up the client and nothing grows here.
 import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import type { ExecutionOperations, StdinStatus } from "../../sandbox/executions/operations.ts";
-import { type Target, writeStdin } from "./input.ts";
+import type { ExecutionOperations, StdinInput, StdinStatus } from "../../sandbox/executions/operations.ts";
+import type { Target } from "./input.ts";
 
 const NOTHING = new Uint8Array(0);
 
+export interface Upload extends Pick<StdinInput, "offset" | "eof"> {
+  readonly body: Request["body"];
+  /** Aborts when the client has left. */
+  readonly signal: AbortSignal;
+}
+
 /**
  * Writes the whole body from `offset` on, then closes when `eof`. Rejects as `writeStdin` does, with `BODY_TOO_SLOW`
- * when the client goes silent, and with `BAD_REQUEST` when it breaks off; what was taken before stays taken.
+ * when the client goes silent, and with `BAD_REQUEST` when it breaks off, which `signal` says while the process does not
+ * read; what was taken before stays taken.
  */
 export async function uploadStdin(
   operations: ExecutionOperations,
-  target: Target,
-  { body, offset, eof }: { readonly body: Request["body"]; readonly offset: number; readonly eof: boolean },
+  { caller, sandboxId, executionId }: Target,
+  { body, offset, eof, signal }: Upload,
 ): Promise<StdinStatus> {
+  const write = (input: Omit<StdinInput, "signal">): Promise<StdinStatus> =>
+    operations.writeStdin(caller, sandboxId, executionId, { ...input, signal });
   let position = offset;
   if (body !== null) {
     const reader = body.getReader();
     try {
       for (let piece = await nextPiece(reader); piece !== null; piece = await nextPiece(reader)) {
-        await writeStdin(operations, target, { offset: position, data: piece, eof: false });
+        await write({ offset: position, data: piece, eof: false });
         position += piece.length;
       }
     } catch (error) {
@@ -30,7 +39,7 @@ export async function uploadStdin(
       throw error;
     }
   }
-  return writeStdin(operations, target, { offset: position, data: NOTHING, eof });
+  return write({ offset: position, data: NOTHING, eof });
 }
 
 async function nextPiece(

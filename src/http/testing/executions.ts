@@ -19,6 +19,8 @@ type Input = Parameters<ExecutionOperations["writeStdin"]>[3];
 /** One execution, and the strings that the test pulls. */
 export class FakeExecution {
   readonly stdin: Uint8Array[] = [];
+  /** Every call of `writeStdin`, as it came. */
+  readonly asked: Input[] = [];
   readonly signals: number[] = [];
   readonly sizes: { readonly cols: number; readonly rows: number }[] = [];
   readonly attached: AttachRequest[] = [];
@@ -186,6 +188,7 @@ export class FakeExecutions implements ExecutionOperations {
 
   async writeStdin(caller: Caller, id: string, executionId: string, input: Input): Promise<StdinStatus> {
     const execution = this.find(caller, id, executionId);
+    execution.asked.push(input);
     await execution.stdinGate;
     return execution.takeInput(input);
   }

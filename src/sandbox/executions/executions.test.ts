@@ -428,12 +428,50 @@ describe("input", () => {
     await expect(at.stdin("e", 0, "hello")).rejects.toMatchObject(code("EXECUTION_EXITED"));
   });
 
+  test("of a writer that leaves takes no place, and what it got in is known", async () => {
+    await using at = await ExecutionWorld.create();
+    const process = await at.start({ id: "e", command: "a", stdin: true });
+    const reads = Promise.withResolvers<void>();
+    process.inputGate = reads.promise;
+    const leaving = Array.from({ length: limits.stdinWritersMax }, () => new AbortController());
+    const outcomes = leaving.map(({ signal }, n) =>
+      at.stdin("e", n, String.fromCharCode(97 + n), false, signal).then(
+        () => "taken",
+        ({ code }: AgentError) => code,
+      ),
+    );
+    await Bun.sleep(1);
+    await expect(at.stdin("e", 0, "busy")).rejects.toMatchObject(code("SANDBOX_BUSY"));
+    // The one that the process keeps waiting, and one that waits for its turn.
+    for (const n of [0, 2]) {
+      leaving[n]?.abort();
+      expect(await outcomes[n]).toBe("BAD_REQUEST");
+    }
+    const again = at.stdin("e", 0, "abc");
+    await expect(at.stdin("e", 0, "", false, AbortSignal.abort())).rejects.toMatchObject({
+      code: "BAD_REQUEST",
+      message: "the writer has left",
+    });
+    reads.resolve();
+    expect(await again).toEqual({ bytesWritten: 3, closed: false });
+    expect([await outcomes[1], await outcomes[15]]).toEqual(["STDIN_GAP", "STDIN_GAP"]);
+    // Taken by the guest before its writer left, and not told any more.
+    process.input += "more";
+    const gone = new AbortController();
+    process.inputGate = new Promise(() => undefined);
+    const last = at.stdin("e", 3, "more", false, gone.signal);
+    await Bun.sleep(1);
+    gone.abort();
+    await expect(last).rejects.toMatchObject(code("BAD_REQUEST"));
+    await until(async () => (await at.view("e")).stdin.bytesWritten === 7, "the guest is asked");
+  });
+
   test("of many writers comes through whole", async () => {
     await using at = await ExecutionWorld.create();
     const process = await at.start({ id: "e", command: "a", stdin: true });
     const text = "0123456789".repeat(100_000);
     const pieces = Array.from({ length: 10 }, (_, n) => n * 100_000);
-    await Promise.all(pieces.map((offset) => at.stdin("e", offset, text.slice(offset, offset + 150_000))));
+    await Promise.all(pieces.map((offset) => at.stdin("e", offset, text.slice(offset, offset + 300_000))));
     expect(process.input).toBe(text);
   });
 

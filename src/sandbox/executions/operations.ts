@@ -47,6 +47,16 @@ export interface StdinStatus {
   readonly closed: boolean;
 }
 
+/** Bytes for the input of a process. */
+export interface StdinInput {
+  readonly offset: number;
+  readonly data: Uint8Array;
+  /** The input ends behind the bytes. */
+  readonly eof: boolean;
+  /** Nobody waits for the answer any more. */
+  readonly signal?: AbortSignal;
+}
+
 export interface ExecutionExit {
   readonly exitCode: number | null;
   readonly signal: number | null;
@@ -101,15 +111,11 @@ export interface ExecutionOperations {
   waitExecution(caller: Caller, id: string, executionId: string, timeoutMs: number): Promise<Execution>;
   attachExecution(caller: Caller, id: string, executionId: string, request: AttachRequest): Promise<ExecutionReader>;
   /**
-   * Resolves when the guest has taken the bytes. Bytes below what was taken before are dropped; `STDIN_GAP` with
-   * `details.accepted` when `offset` lies beyond it; `STDIN_CLOSED` for new bytes after the end.
+   * Resolves when the guest has taken the bytes, however many there are. Bytes below what was taken before are dropped;
+   * `STDIN_GAP` with `details.accepted` when `offset` lies beyond it; `STDIN_CLOSED` for new bytes after the end. When the
+   * signal aborts, what was taken stays taken.
    */
-  writeStdin(
-    caller: Caller,
-    id: string,
-    executionId: string,
-    input: { readonly offset: number; readonly data: Uint8Array; readonly eof: boolean },
-  ): Promise<StdinStatus>;
+  writeStdin(caller: Caller, id: string, executionId: string, input: StdinInput): Promise<StdinStatus>;
   /** `signal` 1 to 64, to the process group. */
   signalExecution(caller: Caller, id: string, executionId: string, signal: number): Promise<Execution>;
   resizeExecution(caller: Caller, id: string, executionId: string, size: TerminalSize): Promise<Execution>;

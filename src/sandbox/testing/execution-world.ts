@@ -55,9 +55,10 @@ export class ExecutionWorld {
     });
   }
 
-  stdin(id: string, offset: number, text: string, eof = false) {
+  stdin(id: string, offset: number, text: string, eof = false, signal?: AbortSignal) {
     const data = new TextEncoder().encode(text);
-    return this.core.executions.writeStdin(admin, SANDBOX, id, { offset, data, eof });
+    const input = { offset, data, eof, ...(signal !== undefined && { signal }) };
+    return this.core.executions.writeStdin(admin, SANDBOX, id, input);
   }
 
   /** The agent ends politely and another begins; `kill`: it vanishes. */

@@ -13,6 +13,7 @@ import type {
 
 const CREDIT_BYTES = 1024 * 1024;
 const FRAME_BYTES = 64 * 1024;
+const STDIN_PIECE_BYTES = 256 * 1024;
 const CHANNELS = ["stdout", "stderr"] as const;
 
 /** Bytes that are not acknowledged, at absolute offsets. */
@@ -69,6 +70,8 @@ export class FakeExecution {
   size: TerminalSize | undefined;
   block: boolean;
   inputClosed: boolean;
+  /** Awaited before input is taken: a process that does not read. */
+  inputGate: Promise<void> = Promise.resolve();
   attachments = 0;
   #attached: Attached | null = null;
   #outputOpen = true;
@@ -269,8 +272,20 @@ export class FakeExecutions implements GuestExecutions {
     this.get(id).setBlock(block);
   }
 
-  async writeStdin(id: string, offset: number, data: Uint8Array, eof: boolean): Promise<StdinReply> {
+  async writeStdin(
+    id: string,
+    offset: number,
+    data: Uint8Array,
+    eof: boolean,
+    signal?: AbortSignal,
+  ): Promise<StdinReply> {
     const execution = this.get(id);
+    if (data.length > STDIN_PIECE_BYTES) throw new AgentError("BAD_REQUEST", "a piece that is too large");
+    if (data.length > 0) {
+      const { promise: given, reject } = Promise.withResolvers<never>();
+      signal?.addEventListener("abort", () => reject(new AgentError("GUEST_UNREACHABLE")), { once: true });
+      await Promise.race([execution.inputGate, given]);
+    }
     const accepted = Buffer.byteLength(execution.input);
     if (offset > accepted) return { accepted, closed: execution.inputClosed, gap: true };
     if (!execution.inputClosed) {
