@@ -17,6 +17,9 @@ usage: fluxvm-guest-agent [vm] [--port N | --unix PATH | --tcp 127.0.0.1:PORT] [
 const STATUS_USAGE: i32 = 2;
 
 fn main() {
+    if let Some(first_process) = vm::boot::role() {
+        std::process::exit(first_process());
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (mode, rest) = match arguments.split_first() {
         Some((mode, rest)) if !mode.starts_with("--") => (mode.as_str(), rest),

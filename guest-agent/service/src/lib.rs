@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod device;
 mod drive;
 mod executions;
 mod guest;

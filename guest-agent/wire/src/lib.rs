@@ -4,7 +4,9 @@
 #![forbid(unsafe_code)]
 
 pub mod chunks;
+pub mod config_disk;
 pub mod credit;
+pub mod device;
 pub mod entry;
 pub mod execution;
 pub mod fault;

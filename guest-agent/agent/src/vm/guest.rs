@@ -2,7 +2,7 @@
 //! threads with this process's rights.
 
 use super::command::{self, Running};
-use super::options::{Address, Options};
+use super::options::Options;
 use super::ports::MachinePorts;
 use super::{identity, power, shell};
 use files::{Links, Manifests, Root};
@@ -55,7 +55,7 @@ impl VmGuest {
             root: Arc::new(root()?),
             manifests: Arc::new(Mutex::new(Manifests::new(root()?, Manifests::threads_default()))),
             running: Rc::default(),
-            owns_machine: matches!(options.address, Address::Vsock(_)),
+            owns_machine: options.owns_machine(),
         })
     }
 }

@@ -45,13 +45,18 @@ pub fn random_hex() -> Result<String, Errno> {
 }
 
 fn set_hostname(root: &Root, hostname: &str) -> Result<(), String> {
+    name_machine(hostname)?;
+    write(root, "/etc/hostname", &format!("{hostname}\n"), 0o644)
+}
+
+/// Gives the running machine its name, which no file remembers.
+pub fn name_machine(hostname: &str) -> Result<(), String> {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     let edges = hostname.starts_with(['-', '.']) || hostname.ends_with(['-', '.']);
     if hostname.is_empty() || hostname.len() > HOSTNAME_MAX || edges || !hostname.bytes().all(valid) {
         return Err("not a host name".into());
     }
-    rustix::system::sethostname(hostname.as_bytes()).map_err(|errno| errno.to_string())?;
-    write(root, "/etc/hostname", &format!("{hostname}\n"), 0o644)
+    rustix::system::sethostname(hostname.as_bytes()).map_err(|errno| errno.to_string())
 }
 
 fn regenerate_machine_id(root: &Root, root_path: &Path) -> Result<(), String> {
@@ -67,7 +72,8 @@ fn write(root: &Root, path: &str, content: &str, mode: u32) -> Result<(), String
     files::write_file(root, &request, &mut content.as_bytes()).map(|_| ()).map_err(|fault| fault.message)
 }
 
-fn reseed(entropy_base64: Option<&str>) -> Result<(), String> {
+/// Mixes random numbers of the host, if there are any, into the kernel's, and has them used at once.
+pub fn reseed(entropy_base64: Option<&str>) -> Result<(), String> {
     let random = OpenOptions::new().write(true).open("/dev/random").map_err(|error| error.to_string())?;
     if let Some(text) = entropy_base64 {
         let entropy = BASE64.decode(text).map_err(|_| "entropy_base64 is not base64".to_string())?;

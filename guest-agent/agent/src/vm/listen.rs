@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 use tokio_vsock::{VMADDR_CID_ANY, VMADDR_CID_HOST, VsockAddr, VsockListener};
+use wire::limits::PORT;
 
 /// Connections served at a time; the next wait to be accepted.
 const CONNECTIONS_MAX: usize = 128;
@@ -33,6 +34,7 @@ impl Listener {
     /// A unix socket is open to its owner only and takes the place of one that nobody serves any more.
     pub fn bind(address: &Address) -> io::Result<Self> {
         Ok(match address {
+            Address::Machine => Self::bind(&Address::Vsock(PORT))?,
             Address::Vsock(port) => Self::Vsock(VsockListener::bind(VsockAddr::new(VMADDR_CID_ANY, *port))?),
             Address::Unix(path) => Self::Unix(bind_unix(path)?),
             Address::Tcp(address) => {

@@ -1,18 +1,22 @@
 //! The service of a virtual machine: one guest for whoever reaches its port and knows its token.
 
+pub mod boot;
+mod channels;
 mod command;
+mod config_disk;
 mod guest;
 mod identity;
 mod listen;
 mod options;
 mod ports;
 mod power;
+mod serial_port;
 mod shell;
 mod terminal;
 
 use crate::STATUS_USAGE;
+use config_disk::Config;
 use guest::VmGuest;
-use listen::Listener;
 use options::Options;
 use service::Server;
 
@@ -45,9 +49,13 @@ fn serve(options: Options) -> Result<(), String> {
         .map_err(|error| format!("cannot start: {error}"))?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let guest = VmGuest::new(&options)?;
-        let server = Server::new(guest, options.authority());
-        let listener = Listener::bind(&options.address).map_err(|error| format!("cannot listen: {error}"))?;
-        listener.serve(server).await;
-        Ok(())
+        let config = if options.owns_machine() { Config::find() } else { None };
+        if let Some(config) = &config {
+            config.seed();
+            config.name_machine();
+        }
+        let server = Server::new(guest, options.authority(config.as_ref()));
+        drop(config);
+        channels::serve(&options.address, server).await
     })
 }

@@ -1,9 +1,10 @@
 //! The command line and environment of VM mode.
 
+use super::config_disk::Config;
 use service::Authority;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use wire::limits::{PORT, TOKEN_MAX};
+use wire::limits::TOKEN_MAX;
 
 const TOKEN_FILE_DEFAULT: &str = "/etc/fluxvm-guest-agent.token";
 /// Set to one of `TRUE_WORDS` it admits any caller where there is no token file.
@@ -13,6 +14,8 @@ const TRUE_WORDS: [&str; 4] = ["1", "true", "yes", "on"];
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
+    /// On everything that leads to this machine's host.
+    Machine,
     Vsock(u32),
     Unix(PathBuf),
     Tcp(SocketAddr),
@@ -21,7 +24,8 @@ pub enum Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub address: Address,
-    pub token_file: PathBuf,
+    /// The usual one when not named; then a token of the config disk goes before it.
+    pub token_file: Option<PathBuf>,
     /// What file operations see as `/`.
     pub root: PathBuf,
 }
@@ -29,8 +33,7 @@ pub struct Options {
 impl Options {
     /// The message says which argument makes no sense.
     pub fn parse(arguments: &[String]) -> Result<Self, String> {
-        let mut options =
-            Self { address: Address::Vsock(PORT), token_file: TOKEN_FILE_DEFAULT.into(), root: "/".into() };
+        let mut options = Self { address: Address::Machine, token_file: None, root: "/".into() };
         let mut arguments = arguments.iter();
         while let Some(name) = arguments.next() {
             let value = arguments.next().ok_or_else(|| format!("{name} is unknown or needs a value"))?;
@@ -38,7 +41,7 @@ impl Options {
                 "--port" => options.address = Address::Vsock(value.parse().map_err(|_| format!("no port: {value}"))?),
                 "--unix" => options.address = Address::Unix(value.into()),
                 "--tcp" => options.address = Address::Tcp(loopback(value)?),
-                "--token-file" => options.token_file = value.into(),
+                "--token-file" => options.token_file = Some(value.into()),
                 "--root" => options.root = value.into(),
                 _ => return Err(format!("unknown argument {name}")),
             }
@@ -46,17 +49,31 @@ impl Options {
         Ok(options)
     }
 
+    /// Whether this is the machine's own service, to be reached from its host.
+    pub fn owns_machine(&self) -> bool {
+        matches!(self.address, Address::Machine | Address::Vsock(_))
+    }
+
     /// Who may ask, settled once.
-    pub fn authority(&self) -> Authority {
+    pub fn authority(&self, config: Option<&Config>) -> Authority {
         use std::io::Read;
+        let token = config.and_then(|config| config.token.as_deref());
+        if let (None, Some(token)) = (&self.token_file, token) {
+            return if token.len() > TOKEN_MAX {
+                refuse_all("the token is too long")
+            } else {
+                Authority::token(token.as_bytes())
+            };
+        }
+        let token_file = self.token_file.clone().unwrap_or(TOKEN_FILE_DEFAULT.into());
         let mut token = Vec::new();
-        let read = std::fs::File::open(&self.token_file)
-            .and_then(|file| file.take(TOKEN_MAX as u64 + 1).read_to_end(&mut token));
+        let read =
+            std::fs::File::open(&token_file).and_then(|file| file.take(TOKEN_MAX as u64 + 1).read_to_end(&mut token));
         match read {
             Ok(count) if count > TOKEN_MAX => refuse_all("the token file is too long"),
             Ok(_) => Authority::token(&token),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && insecure_allowed() => Authority::Anyone,
-            Err(error) => refuse_all(&format!("{}: {error}", self.token_file.display())),
+            Err(error) => refuse_all(&format!("{}: {error}", token_file.display())),
         }
     }
 }
@@ -85,7 +102,8 @@ mod tests {
 
     #[test]
     fn addresses() {
-        assert_eq!(parse(&[]).unwrap().address, Address::Vsock(17777));
+        assert_eq!(parse(&[]).unwrap().address, Address::Machine);
+        assert_eq!(parse(&["--port", "1"]).unwrap().address, Address::Vsock(1));
         assert_eq!(parse(&["--unix", "/a"]).unwrap().address, Address::Unix("/a".into()));
         assert!(parse(&["--tcp", "127.0.0.1:1"]).is_ok());
         for bad in [&["--tcp", "0.0.0.0:1"][..], &["--tcp", "x"], &["--port", "x"], &["--unix"], &["--fly", "1"]] {

@@ -52,6 +52,8 @@ pub async fn serve<G: Guest>(
     }
     // Operations that still run hold the outbox too, and there is nobody to read what they would say.
     writing.abort();
+    // Until then it may hold the writer, which on a device the next connection uses.
+    let _ = writing.await;
 }
 
 struct Connection<G> {
