@@ -144,6 +144,22 @@ export class KvmHost {
     return { status, output: Buffer.concat(output), errors: Buffer.concat(errors).toString() + failure };
   }
 
+  /** Writes a file inside. @throws Error when that fails */
+  async write(path: string, content: Uint8Array, mode: number): Promise<void> {
+    let errors = "";
+    const script = 'umask 077; cat >"$1" && chmod "$2" "$1"';
+    const job = this.start(["sh", "-c", script, "sh", path, mode.toString(8)], {
+      output: () => undefined,
+      errors: (bytes) => {
+        errors += Buffer.from(bytes).toString();
+      },
+    });
+    job.write(content);
+    job.endInput();
+    const { status } = await job.ended;
+    if (status !== 0) throw new Error(`cannot write ${path} in the machine: ${errors}`);
+  }
+
   /** The last lines of the kernel's console. */
   consoleEnd(): Promise<string> {
     return lastLines(this.#console);

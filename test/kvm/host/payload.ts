@@ -7,6 +7,7 @@ import { makeImage } from "./disk.ts";
 
 export const REPOSITORY = join(import.meta.dir, "../../..");
 const BUILT = ["dist/fluxctl", "dist/native/fluxvm-guest-agent", "dist/native/libfluxvm_host.so"];
+const BUILT_LIBRARY = "native/target/release/libfluxvm_host.so";
 const SPARE_MIB = 2_048;
 
 export interface Payload {
@@ -21,6 +22,9 @@ export async function makePayload({ tree }: Payload, folder: string): Promise<st
   const folders = new Set(files.map((file) => join(staged, dirname(file))));
   await Promise.all([...folders, join(staged, "bin")].map((path) => mkdir(path, { recursive: true })));
   for (const file of files) await place(join(REPOSITORY, file), join(staged, file));
+  // Where sources look for it when it is not in a binary.
+  await mkdir(join(staged, dirname(BUILT_LIBRARY)), { recursive: true });
+  await place(join(REPOSITORY, "dist/native/libfluxvm_host.so"), join(staged, BUILT_LIBRARY));
   await place(process.execPath, join(staged, "bin/bun"));
   await symlink("../dist/fluxctl", join(staged, "bin/fluxctl"));
   const image = join(folder, "job.img");

@@ -1,0 +1,146 @@
+// Process sandboxes on stock Debian kernels with a KVM of their own: the built binary inside, driven from outside, with
+// control groups v2 alone, and once with systemd as the first process.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { TestSandbox } from "../harness/sandbox.ts";
+import { AGENT_PORT, KvmAgent, succeed } from "./harness/agent.ts";
+import { KvmHost } from "./host/machine.ts";
+
+const MINUTE_MS = 60_000;
+
+const MACHINES = [
+  { kernel: "6.1", init: "plain", landlock: 2 },
+  { kernel: "6.12", init: "systemd", landlock: 6 },
+] as const;
+
+/** Why no KVM host can be made here; null when one can. */
+const missing =
+  process.getuid?.() !== 0 ? "root" : Bun.which("apt-get") === null || Bun.which("debootstrap") === null ? "apt" : null;
+
+describe.skipIf(missing !== null).each(MACHINES)("a Debian host with Linux $kernel and $init init", (machine) => {
+  let host: KvmHost;
+
+  const said = async (...argv: string[]): Promise<string> => Buffer.from((await succeed(host, argv)).output).toString();
+
+  beforeAll(async () => {
+    const { kernel, init } = machine;
+    host = await KvmHost.boot({ kernel, init, tree: true, ports: [AGENT_PORT] });
+    await succeed(host, ["modprobe", "btrfs"]);
+  }, 10 * MINUTE_MS);
+  afterAll(() => host.close());
+
+  test("its KVM runs a guest", async () => {
+    expect(await said("uname", "-r")).toStartWith(`${machine.kernel}.`);
+    await host.write("/tmp/probe", await compiledProbe(), 0o755);
+    expect(await said("/tmp/probe")).toBe("api 12\nkvm\nhalted\n");
+  });
+
+  test("its clock is right, and it has one hierarchy of control groups", async () => {
+    const seconds = Number(await said("date", "+%s"));
+    expect(Math.abs(seconds - Date.now() / 1000)).toBeLessThan(30);
+    expect(await said("stat", "-f", "-c", "%T", "/sys/fs/cgroup")).toBe("cgroup2fs\n");
+  });
+
+  test(
+    "the doctor finds nothing that fails",
+    async () => {
+      const report = await said("fluxctl", "doctor", "--strict");
+      expect(report).toMatch(new RegExp(`^ok +Landlock +version ${machine.landlock}$`, "m"));
+      expect(report).toMatch(/^ok +control groups +memory \(v2\), pids \(v2\), cpu \(v2\)$/m);
+      expect(report).toMatch(/^info +\/dev\/kvm +can be opened/m);
+    },
+    MINUTE_MS,
+  );
+
+  test(
+    "the backend's conformance suite",
+    async () => {
+      const { status, errors } = await host.run([
+        "bun",
+        "test",
+        "--timeout",
+        "60000",
+        "./test/contracts/procbox.test.ts",
+      ]);
+      expect({ status, errors: status === 0 ? "" : errors }).toEqual({ status: 0, errors: "" });
+      expect(Number(/(\d+) pass/.exec(errors)?.[1])).toBeGreaterThan(25);
+    },
+    3 * MINUTE_MS,
+  );
+
+  test(
+    "the main job, from outside",
+    async () => {
+      const agent = await KvmAgent.start(host);
+      const before = await agent.trace();
+      const sandbox = await TestSandbox.create(agent, { max_memory_mib: 128, max_processes: 64 });
+      await sandbox.write("work/a", "one\n");
+      await sandbox.write("work/b", "two\n");
+      expect(await sandbox.baseline(["/work"])).toMatchObject({ files: 2, mode: "sha256" });
+      const made = await sandbox.run("echo more >> work/a; rm work/b; echo new > work/c; id -u; exit 3");
+      expect(made).toMatchObject({ exit_code: 3, stderr: "" });
+      expect(Number(made.stdout)).toBeGreaterThanOrEqual(200_000);
+      const changes = { added: ["/work/c"], modified: ["/work/a"], deleted: ["/work/b"] };
+      expect(await sandbox.changes()).toMatchObject(changes);
+
+      const dry = await agent.json("POST", `${sandbox.path}/dry-run`, { command: "rm -r work", paths: ["/work"] });
+      expect(dry.body).toMatchObject({ exit_code: 0, discarded: true, changes: { deleted: ["/work/a", "/work/c"] } });
+      expect(await sandbox.read("work/a")).toBe("one\nmore\n");
+      expect(await sandbox.changes()).toMatchObject(changes);
+
+      // The limits are the kernel's.
+      const hungry = "python3 -c 'x = bytearray(400 << 20); print(len(x))'";
+      expect((await sandbox.run(hungry, 60)).exit_code).not.toBe(0);
+      const many = await sandbox.run("for i in $(seq 100); do sleep 30 & done; wait -n", 20);
+      expect(many.stderr).toMatch(/fork|Resource temporarily unavailable/i);
+
+      await sandbox.delete();
+      const after = await agent.trace();
+      expect({ ...after, mounts: [], loops: [] }).toEqual({ ...before, mounts: [], loops: [] });
+      expect(await agent.stop()).toBe(0);
+    },
+    3 * MINUTE_MS,
+  );
+
+  if (machine.init === "systemd") {
+    test(
+      "installed as a service: sandboxes outlive a restart of the service, and nothing is left",
+      async () => {
+        await succeed(host, ["fluxctl", "install"]);
+        expect((await said("systemctl", "is-active", "fluxvm")).trim()).toBe("active");
+        await succeed(host, ["fluxctl", "doctor", "--strict"]);
+        const id = (await said("fluxctl", "sandbox", "create")).trim();
+        await succeed(host, [
+          "fluxctl",
+          "sandbox",
+          "exec",
+          id,
+          "--",
+          "sh",
+          "-c",
+          "echo kept > kept; sleep 600 >&- 2>&- &",
+        ]);
+        await succeed(host, ["systemctl", "restart", "fluxvm"]);
+        expect(await said("fluxctl", "sandbox", "exec", id, "--", "cat", "kept")).toBe("kept\n");
+        await succeed(host, ["fluxctl", "sandbox", "delete", id]);
+        expect(await said("find", "/sys/fs/cgroup/fluxvm.slice", "-mindepth", "1", "-type", "d")).toBe("");
+        await succeed(host, ["systemctl", "stop", "fluxvm"]);
+      },
+      2 * MINUTE_MS,
+    );
+  }
+});
+
+async function compiledProbe(): Promise<Uint8Array> {
+  const folder = await mkdtemp(join(tmpdir(), "fluxvm-probe-"));
+  try {
+    const program = join(folder, "probe");
+    const source = join(import.meta.dir, "probe.c");
+    expect(await Bun.spawn(["cc", "-static", "-O1", "-o", program, source], { stderr: "inherit" }).exited).toBe(0);
+    return await Bun.file(program).bytes();
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
