@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AgentError } from "../errors/agent-error.ts";
 import { loadConfig, parseConfig } from "./load.ts";
+import { valueKeys } from "./outline.ts";
 import { redacted } from "./redact.ts";
 import { configSchema } from "./schema.ts";
 
@@ -174,6 +175,19 @@ describe("secrets", () => {
     expect(JSON.stringify(shown)).not.toContain(TOKEN);
     expect(shown).toMatchObject({ auth: { tokens: [{ token: "(set)", role: "admin" }] } });
     expect(Bun.TOML.stringify(shown)).toContain('token = "(set)"');
+  });
+
+  test("the shown configuration has what this build has, and can be read again", () => {
+    const shown = redacted(parseConfig("", "f"));
+    const names = (table: object, path: string): string[] =>
+      Object.entries(table).flatMap(([name, value]) =>
+        typeof value === "object" && !Array.isArray(value) ? names(value as object, `${path}${name}.`) : [path + name],
+      );
+    const nodes = new Map([...valueKeys()].map(({ path, node }) => [path.join("."), node]));
+    const shownNames = names(shown, "");
+    expect(shownNames).toContain("listen");
+    expect(shownNames.filter((name) => nodes.get(name)?.later === true)).toEqual([]);
+    expect(parseConfig(Bun.TOML.stringify(shown), "f")).toEqual(parseConfig("", "f"));
   });
 });
 

@@ -83,6 +83,12 @@ export function* valueKeys(
   }
 }
 
+/** Nothing of it is in this build. */
+export function isLater(node: OutlineNode): boolean {
+  if (node.later || node.kind === "value") return node.later;
+  return !node.open && [...node.keys.values()].every(isLater);
+}
+
 function tableNode(schema: SchemaNode, repeated: boolean, outer: SchemaNode): TableNode {
   const required = new Set(schema.required);
   const keys = new Map<string, OutlineNode>();

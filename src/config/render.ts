@@ -1,6 +1,6 @@
 // Texts that are made from the schema: the commented file that `fluxctl init` writes and `docs/configuration.md`.
 import type { JsonObject } from "../contracts/json.ts";
-import { type OutlineNode, outline, type TableNode, valueKeys, type ValueNode } from "./outline.ts";
+import { isLater, outline, type TableNode, valueKeys, type ValueNode } from "./outline.ts";
 
 /** Values that `init` writes instead of comments, by dotted key. */
 export type Settings = Readonly<Record<string, string | number | boolean>>;
@@ -77,12 +77,6 @@ function comment(text: string): string[] {
     line += ` ${word}`;
   }
   return [...lines, line];
-}
-
-/** A table whose every key is later has nothing to show in this build. */
-function isLater(node: OutlineNode): boolean {
-  if (node.later || node.kind === "value") return node.later;
-  return !node.open && [...node.keys.values()].every(isLater);
 }
 
 /** The reference of every key, in Markdown. */
