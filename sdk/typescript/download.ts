@@ -1,11 +1,15 @@
 // A file on its way from a sandbox: asked for by range, so that a broken connection costs nothing but the time.
 import { ApiError } from "./errors.ts";
+import { bodyOf } from "./frames.ts";
 import { isPassing, Pause, retried } from "./retry.ts";
 import type { ReadOptions } from "./files.ts";
 import type { Query, Transport } from "./transport.ts";
 
-interface Version {
-  readonly size: string | null;
+/** What a part is of. */
+interface Part {
+  /** Behind the last byte of this part. */
+  readonly end: number;
+  readonly size: number;
   readonly modified: string | null;
 }
 
@@ -20,13 +24,13 @@ export async function* downloaded(
   { offset = 0, length, ...options }: ReadOptions,
 ): AsyncGenerator<Uint8Array, void, void> {
   const { signal } = options;
-  const end = length === undefined ? undefined : offset + length;
+  const last = length === undefined ? "" : offset + length - 1;
   const pause = new Pause(signal);
   let at = offset;
-  let version: Version | null = null;
-  while (end === undefined || at < end) {
-    const isWhole = at === 0 && end === undefined;
-    const headers = { range: isWhole ? undefined : `bytes=${at}-${end === undefined ? "" : end - 1}` };
+  let before: Part | null = null;
+  while (length !== 0) {
+    // Always a range, because its answer says how long it is.
+    const headers = { range: `bytes=${at}-${last}` };
     let response: Response;
     try {
       response = await retried(options, () =>
@@ -34,13 +38,16 @@ export async function* downloaded(
       );
     } catch (error) {
       // Nothing is there behind the last byte.
-      if (error instanceof ApiError && error.code === "RANGE_NOT_SATISFIABLE") return;
+      if (before === null && error instanceof ApiError && error.code === "RANGE_NOT_SATISFIABLE") return;
       throw error;
     }
-    version = sameVersion(version, response);
-    const reader = (response.body as ReadableStream<Uint8Array>).getReader();
-    const wanted = Number(response.headers.get("content-length"));
-    const begin = at;
+    const part = partOf(response);
+    if (before !== null && (before.size !== part.size || before.modified !== part.modified)) {
+      throw new ApiError(0, "FILE_CHANGED", "the file changed while it was read");
+    }
+    before = part;
+    const reader = bodyOf(response).getReader();
+    const began = at;
     try {
       for (let next = await reader.read(); !next.done; next = await reader.read()) {
         at += next.value.length;
@@ -51,16 +58,14 @@ export async function* downloaded(
     } finally {
       reader.cancel().catch(() => {});
     }
-    if (at - begin === wanted) return;
+    if (at === part.end) return;
+    if (at > began) pause.reset();
     await pause.wait();
   }
 }
 
-function sameVersion(before: Version | null, { headers }: Response): Version {
-  const size = headers.get("content-range")?.split("/")[1] ?? headers.get("content-length");
-  const now = { size, modified: headers.get("last-modified") };
-  if (before !== null && (before.size !== now.size || before.modified !== now.modified)) {
-    throw new ApiError(0, "FILE_CHANGED", "the file changed while it was read");
-  }
-  return now;
+function partOf({ status, headers }: Response): Part {
+  const match = /^bytes \d+-(\d+)\/(\d+)$/.exec(headers.get("content-range") ?? "");
+  if (match === null) throw new ApiError(status, "REPLY_INVALID", "the answer to a range does not say which");
+  return { end: Number(match[1]) + 1, size: Number(match[2]), modified: headers.get("last-modified") };
 }

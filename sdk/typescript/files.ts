@@ -35,7 +35,7 @@ export class Files {
   }
 
   /** What is at `path`; a symbolic link is told, not followed. */
-  stat(path: Path, { signal }: CallOptions = {}): Promise<FileEntry> {
+  async stat(path: Path, { signal }: CallOptions = {}): Promise<FileEntry> {
     return this.transport.json("GET", `${this.#path}/stat`, { query: pathFields(path), signal });
   }
 
@@ -70,8 +70,8 @@ export class Files {
   }
 
   /** The content of a regular file, or a part of it, as it comes; goes on where a connection broke. */
-  stream(path: Path, options: ReadOptions = {}): AsyncGenerator<Uint8Array, void, void> {
-    return downloaded(this.transport, this.#path, pathFields(path), options);
+  async *stream(path: Path, options: ReadOptions = {}): AsyncGenerator<Uint8Array, void, void> {
+    yield* downloaded(this.transport, this.#path, pathFields(path), options);
   }
 
   /** As `stream`, whole. */
@@ -91,8 +91,8 @@ export class Files {
   }
 
   /** As `write`, for content that is worth going on with: after a cut, only what is missing is sent. */
-  upload(path: string, content: Blob, options: WriteOptions = {}): Promise<void> {
-    return uploaded(this.transport, this.#path, this, path, content, options);
+  async upload(path: string, content: Blob, options: WriteOptions = {}): Promise<void> {
+    await uploaded(this.transport, this.#path, this, path, content, options);
   }
 
   /** A tar archive of a directory's content, or of one file. Its end tells that it is whole. */
@@ -112,11 +112,11 @@ export class Files {
   }
 
   /** Changes below a directory, until it or the sandbox is gone. After a broken connection comes an `overflow`. */
-  watch(
+  async *watch(
     path: Path,
     { recursive, ...options }: RetryOptions & { readonly recursive?: boolean } = {},
   ): AsyncGenerator<WatchFrame, void, void> {
-    return watched(this.transport, `${this.#path}/watch`, { ...pathFields(path), recursive }, options);
+    yield* watched(this.transport, `${this.#path}/watch`, { ...pathFields(path), recursive }, options);
   }
 }
 

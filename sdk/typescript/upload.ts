@@ -2,7 +2,7 @@
 // it replaces when it is whole.
 import { ApiError, UnreachableError } from "./errors.ts";
 import { type Files, octal, type WriteOptions } from "./files.ts";
-import { isPassing, retried } from "./retry.ts";
+import { isPassing, Pause, retried } from "./retry.ts";
 import type { Transport } from "./transport.ts";
 
 /** Rejects as a write does; nothing is left under the other name then, unless the agent stayed away. */
@@ -16,6 +16,7 @@ export async function uploaded(
 ): Promise<void> {
   const aside = `${path.slice(0, path.lastIndexOf("/") + 1)}.upload-${crypto.randomUUID()}`;
   const { signal } = options;
+  const pause = new Pause(signal);
   const replaced = mode ?? (await modeOf(files, path, options));
   try {
     for (let offset = 0; ;) {
@@ -26,7 +27,10 @@ export async function uploaded(
         break;
       } catch (error) {
         if (!isInterrupted(error)) throw error;
-        offset = await retried(options, () => sizeOf(files, aside, signal));
+        await pause.wait();
+        const size = await retried(options, () => sizeOf(files, aside, signal));
+        if (size > offset) pause.reset();
+        offset = size;
       }
     }
     await moved(files, aside, path, options);
