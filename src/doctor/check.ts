@@ -29,8 +29,6 @@ export interface Host {
   freeBytes(path: string): Promise<number | null>;
   /** Whether the agent may read and write a device or a directory. */
   opens(path: string): Promise<boolean>;
-  /** The absolute path of a program on the search path or in the system directories, or null. */
-  program(name: string): string | null;
 }
 
 export interface Check {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { configSchema } from "../config/schema.ts";
+import type { PluginReport } from "../registry/report.ts";
 import type { Host } from "./check.ts";
 import { type CheckReport, examineHost } from "./doctor.ts";
 import { mountOf, parseMounts } from "./mounts.ts";
@@ -24,6 +25,17 @@ const GOOD: Readonly<Record<string, string>> = {
   "/proc/self/limits": "Max open files            1024                 524288               files     \n",
 };
 
+const POOL: PluginReport = {
+  kind: "storage",
+  id: "btrfs",
+  summary: "",
+  state: "usable",
+  capabilities: ["hard_cap", "instant_clone"],
+  missing: [],
+  fault: null,
+  source: "built-in",
+};
+
 const ROOT_DIR = { uid: 0, mode: 0o755, directory: true };
 
 function host(
@@ -33,14 +45,13 @@ function host(
   return {
     uid: 0,
     config: configSchema.parse({ sandbox: { procbox: { enabled: true } } }),
-    plugins: [],
+    plugins: [POOL],
     landlockAbi: 4,
     read: async (path) => files[path] ?? null,
     status: async (path) =>
       (overrides.dirs?.[path] === undefined ? ROOT_DIR : overrides.dirs[path]) as typeof ROOT_DIR | null,
     freeBytes: async () => 50 * 1024 ** 3,
     opens: async () => true,
-    program: (name) => `/usr/sbin/${name}`,
     ...overrides,
   };
 }
@@ -172,12 +183,20 @@ test("directories that this user cannot write, and sandboxes that nobody enabled
   expect(await check("procbox", made)).toMatchObject({ state: "warning", found: "not enabled, so none can be made" });
 });
 
-test("storage names what to install", async () => {
-  const made = host({ program: () => null, files: { "/proc/filesystems": "\text4\n" } });
-  expect(await check("storage", made)).toMatchObject({
+test("storage is what its plugins found, and says what to do for a hard limit", async () => {
+  const lack = (capability: string, remedy: string) => ({ capability, reason: "r", remedy });
+  const plain: PluginReport = { ...POOL, id: "directory", capabilities: [], missing: [lack("hard_cap", "use btrfs")] };
+  const missing = [lack("btrfs", "modprobe btrfs"), lack("loop", "modprobe loop"), lack("x", "modprobe loop")];
+  const without = host({ plugins: [{ ...POOL, state: "skipped", capabilities: [], missing }, plain] });
+  expect(await check("storage", without)).toMatchObject({
     state: "warning",
-    remedy: "modprobe btrfs; install the package btrfs-progs",
+    remedy: "modprobe btrfs; modprobe loop; use btrfs",
   });
+  expect(await check("storage", host({ plugins: [plain, POOL] }))).toMatchObject({
+    state: "ok",
+    found: "btrfs, with a hard limit for each workspace",
+  });
+  expect((await check("storage", host({ plugins: [{ ...POOL, state: "skipped" }] }))).state).toBe("warning");
 });
 
 test("plugins become checks with their remedies", async () => {

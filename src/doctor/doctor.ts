@@ -13,8 +13,6 @@ export interface CheckReport extends Finding {
   readonly title: string;
 }
 
-const SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 /** What the caller already knows; everything else is read from the host. */
 export interface Examination {
   readonly config: Config;
@@ -98,6 +96,5 @@ function thisHost(examination: Examination): Host {
         () => true,
         () => false,
       ),
-    program: (name) => Bun.which(name, { PATH: `${process.env.PATH ?? ""}:${SYSTEM_PATH}` }),
   };
 }

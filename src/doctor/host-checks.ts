@@ -7,6 +7,8 @@ const GIB = 1024 ** 3;
 const STATE_FREE_MIN_BYTES = GIB;
 /** A few descriptors for each of the most sandboxes that a host may have. */
 const OPEN_FILES_MIN = 16_384;
+/** The capability of a storage plugin that bounds volumes. */
+const HARD_CAP = "hard_cap";
 const OTHERS_WRITE = 0o002;
 const GROUP_WRITE = 0o020;
 const OTHERS_ENTER = 0o001;
@@ -88,19 +90,18 @@ async function existing(host: Host, path: string): Promise<string> {
   return at;
 }
 
+/** What the probes of the storage plugins come to for workspaces. */
 const storage: Check = {
   id: "storage",
   title: "workspace storage",
-  async run(host) {
-    const fallback = "workspaces are plain directories: their limit is watched, not enforced";
-    if (host.uid !== 0) return warning(`not root: ${fallback}`, "run the agent as root for a hard limit");
-    const filesystems = ((await host.read("/proc/filesystems")) ?? "").split("\n").map((line) => line.trim());
-    const missing: string[] = [];
-    if (!filesystems.some((line) => line.endsWith("btrfs"))) missing.push("modprobe btrfs");
-    if (host.program("mkfs.btrfs") === null) missing.push("install the package btrfs-progs");
-    if ((await host.status("/dev/loop-control")) === null) missing.push("modprobe loop");
-    if (missing.length > 0) return warning(`no btrfs pool: ${fallback}`, missing.join("; "));
-    return ok("btrfs pool with a hard limit for each workspace");
+  async run({ plugins }) {
+    const storages = plugins.filter(({ kind }) => kind === "storage");
+    const bounding = storages.find(
+      ({ state, capabilities }) => (state === "loaded" || state === "usable") && capabilities.includes(HARD_CAP),
+    );
+    if (bounding !== undefined) return ok(`${bounding.id}, with a hard limit for each workspace`);
+    const remedies = new Set(storages.flatMap(({ missing }) => missing.map(({ remedy }) => remedy)));
+    return warning("the limit of a workspace is watched, not enforced", [...remedies].join("; "));
   },
 };
 
