@@ -106,6 +106,15 @@ export interface GuestChannel {
 
 /** Makes guest channels for backends. A channel keeps one warm connection and reopens it after a cut. */
 export interface GuestConnector {
-  /** `onCut` is called whenever a connection of the channel ends, for whatever reason: often the guest's own end. */
-  unix(options: { path: string; token: string; connectTimeoutMs: number; onCut?: () => void }): Promise<GuestChannel>;
+  /**
+   * `onCut` is called whenever a connection of the channel ends, for whatever reason: often the guest's own end. `device`
+   * says that the socket leads to a byte device of the guest, such as a serial port, and not to the guest agent itself.
+   */
+  unix(options: {
+    path: string;
+    token: string;
+    connectTimeoutMs: number;
+    onCut?: () => void;
+    device?: boolean;
+  }): Promise<GuestChannel>;
 }

@@ -17,8 +17,8 @@ const defaultHeartbeat: Heartbeat = { idleMs: limits.guestIdleMs, pongTimeoutMs:
 export function createGuestConnector(heartbeat: Heartbeat = defaultHeartbeat): GuestConnector {
   return {
     /** Tries until `connectTimeoutMs` has passed, since the guest agent may only be starting. */
-    async unix({ path, token, connectTimeoutMs, onCut = () => undefined }): Promise<GuestChannel> {
-      const endpoint = { path, token };
+    async unix({ path, token, connectTimeoutMs, onCut = () => undefined, device = false }): Promise<GuestChannel> {
+      const endpoint = { path, token, device };
       const connection = await connectWithRetries(endpoint, connectTimeoutMs, heartbeat);
       if (connection === null) return new LineChannel(endpoint);
       connection.whenEnded(onCut);

@@ -17,6 +17,8 @@ export interface Endpoint {
   readonly path: string;
   /** Shows the guest agent that the host is asking. Never logged. */
   readonly token: string;
+  /** Whether the path leads to a byte device of the guest, which knows no connections. */
+  readonly device?: boolean;
 }
 
 /**
@@ -28,10 +30,10 @@ export async function shakeHands(
   timeoutMs: number,
   heartbeat: Heartbeat,
 ): Promise<GuestConnection | null> {
-  const handshake = new Handshake(endpoint.token, heartbeat);
+  const handshake = new Handshake(endpoint, heartbeat);
   const timer = setTimeout(() => handshake.fail(guestUnreachable(`no handshake within ${timeoutMs} ms`)), timeoutMs);
   try {
-    void handshake.start(endpoint.path);
+    void handshake.start();
     return await handshake.outcome;
   } finally {
     clearTimeout(timer);
@@ -39,7 +41,7 @@ export async function shakeHands(
 }
 
 class Handshake {
-  readonly #token: string;
+  readonly #endpoint: Endpoint;
   readonly #heartbeat: Heartbeat;
   readonly #preamble: Uint8Array;
   readonly #parser = new FrameParser((stream, kind, payload) => this.#frame(stream, kind, payload));
@@ -47,12 +49,14 @@ class Handshake {
   /** What of the peer's preamble is there. */
   #echo = new Uint8Array(0);
   #echoed = false;
+  /** On a device: what comes is the answer to somebody who asked before us. */
+  #stale = false;
   #settled = false;
   #socket: GuestSocket | null = null;
   #connection: GuestConnection | null = null;
 
-  constructor(token: string, heartbeat: Heartbeat) {
-    this.#token = token;
+  constructor(endpoint: Endpoint, heartbeat: Heartbeat) {
+    this.#endpoint = endpoint;
     this.#heartbeat = heartbeat;
     const nonce = crypto.getRandomValues(Buffer.alloc(NONCE_BYTES)).toString("hex");
     this.#preamble = Buffer.from(`FLUXVM/${VERSION} ${nonce}\n`);
@@ -62,13 +66,15 @@ class Handshake {
     return this.#result.promise;
   }
 
-  async start(path: string): Promise<void> {
+  async start(): Promise<void> {
+    const { path, device } = this.#endpoint;
     const events = {
       received: (bytes: Uint8Array) => this.#receive(bytes),
+      began: () => this.#began(),
       closed: (reason: string) => this.#closed(reason),
     };
     try {
-      this.#socket = await GuestSocket.connect(path, events);
+      this.#socket = await GuestSocket.connect(path, events, device);
     } catch (error) {
       this.fail(guestUnreachable("the connection was refused", error));
       return;
@@ -89,7 +95,15 @@ class Handshake {
     else this.fail(guestUnreachable(reason));
   }
 
+  /** The guest agent answers, or it is another one than before. */
+  #began(): void {
+    if (this.#echoed) return this.#closed("the guest agent began anew");
+    this.#echo = new Uint8Array(0);
+    this.#stale = false;
+  }
+
   #receive(bytes: Uint8Array): void {
+    if (this.#stale) return;
     try {
       if (this.#echoed) this.#parser.push(bytes);
       else this.#receiveEcho(bytes);
@@ -104,19 +118,21 @@ class Handshake {
   #receiveEcho(bytes: Uint8Array): void {
     const missing = this.#preamble.length - this.#echo.length;
     this.#echo = Buffer.concat([this.#echo, bytes.subarray(0, missing)]);
-    if (this.#echo[0] === OPEN_BRACE) {
+    if (this.#echo[0] === OPEN_BRACE && !this.#endpoint.device) {
       this.#settled = true;
       this.#socket?.destroy();
       this.#result.resolve(null);
       return;
     }
     if (!Buffer.from(this.#preamble.subarray(0, this.#echo.length)).equals(this.#echo)) {
+      this.#stale = this.#endpoint.device === true;
+      if (this.#stale) return;
       throw new ProtocolViolation("the preamble was not answered");
     }
     if (this.#echo.length < this.#preamble.length) return;
     this.#echoed = true;
     // Only now: a peer that does not answer the nonce is not told the token.
-    this.#socket?.write(encodeFrame(0, FrameKind.hello, { versions: [VERSION], token: this.#token }));
+    this.#socket?.write(encodeFrame(0, FrameKind.hello, { versions: [VERSION], token: this.#endpoint.token }));
     this.#parser.push(bytes.subarray(missing));
   }
 

@@ -1,10 +1,14 @@
-// A connected unix socket that bytes are written to at once, keeping what the kernel does not take yet.
+// A connected unix socket that bytes are written to at once, keeping what the kernel does not take yet. Where it leads to
+// a byte device, the bytes are written in the device's coding, and beginnings are told.
 import type { Socket } from "bun";
 import { limits } from "../config/limits.ts";
+import { DeviceDecoder, encodeForDevice, MARK } from "./device-coding.ts";
 
 export interface SocketEvents {
   /** The bytes are the receiver's from here on. */
   received(bytes: Uint8Array): void;
+  /** On a device: the peer begins anew, and what it sent before belongs to something that is over. */
+  began?(): void;
   /** Once, for whatever reason; not after `destroy`. */
   closed(reason: string): void;
 }
@@ -12,17 +16,25 @@ export interface SocketEvents {
 export class GuestSocket {
   #socket: Socket | null = null;
   readonly #events: SocketEvents;
+  /** Null where the socket leads to the peer itself. */
+  readonly #decoder: DeviceDecoder | null;
   /** What the kernel has not taken, oldest first. */
   #unsent: Uint8Array[] = [];
   #unsentBytes = 0;
 
-  private constructor(events: SocketEvents) {
+  private constructor(events: SocketEvents, device: boolean) {
     this.#events = events;
+    const coded = {
+      content: (bytes: Uint8Array) => events.received(bytes),
+      began: () => events.began?.(),
+      broke: () => this.#close("the peer sent what makes no sense"),
+    };
+    this.#decoder = device ? new DeviceDecoder(coded) : null;
   }
 
-  /** Rejects with what the system says, for example `ENOENT`. */
-  static async connect(path: string, events: SocketEvents): Promise<GuestSocket> {
-    const self = new GuestSocket(events);
+  /** Rejects with what the system says, for example `ENOENT`. On a device this begins a connection. */
+  static async connect(path: string, events: SocketEvents, device = false): Promise<GuestSocket> {
+    const self = new GuestSocket(events, device);
     await Bun.connect({
       unix: path,
       socket: {
@@ -30,13 +42,14 @@ export class GuestSocket {
         open: (socket) => {
           self.#socket = socket;
         },
-        data: (_, bytes) => self.#events.received(bytes as Uint8Array),
+        data: (_, bytes) => self.#receive(bytes as Uint8Array),
         drain: () => self.#flush(),
         close: () => self.#close("the peer closed the connection"),
         end: () => self.#close("the peer closed the connection"),
         error: (_, error) => self.#close(error.message),
       },
     });
+    if (device) self.#send(Uint8Array.of(MARK));
     return self;
   }
 
@@ -45,12 +58,7 @@ export class GuestSocket {
    * peer has not read for so long that too much is waiting.
    */
   write(bytes: Uint8Array): void {
-    if (this.#socket === null) return;
-    const taken = this.#unsent.length === 0 ? Math.max(0, this.#socket.write(bytes)) : 0;
-    if (taken === bytes.length) return;
-    this.#unsent.push(bytes.subarray(taken));
-    this.#unsentBytes += bytes.length - taken;
-    if (this.#unsentBytes > limits.guestUnsentMaxBytes) this.#close("the peer does not read");
+    this.#send(this.#decoder === null ? bytes : encodeForDevice(bytes));
   }
 
   /** Closes without a further event. */
@@ -59,6 +67,20 @@ export class GuestSocket {
     this.#socket = null;
     this.#unsent = [];
     socket?.terminate();
+  }
+
+  #receive(bytes: Uint8Array): void {
+    if (this.#decoder === null) this.#events.received(bytes);
+    else this.#decoder.push(bytes);
+  }
+
+  #send(bytes: Uint8Array): void {
+    if (this.#socket === null) return;
+    const taken = this.#unsent.length === 0 ? Math.max(0, this.#socket.write(bytes)) : 0;
+    if (taken === bytes.length) return;
+    this.#unsent.push(bytes.subarray(taken));
+    this.#unsentBytes += bytes.length - taken;
+    if (this.#unsentBytes > limits.guestUnsentMaxBytes) this.#close("the peer does not read");
   }
 
   #flush(): void {

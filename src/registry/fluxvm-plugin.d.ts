@@ -115,8 +115,11 @@ declare module "fluxvm/plugin" {
     /** Output below the offsets is safe and may go. */
     acknowledge(id: string, offsets: OutputOffsets): Promise<void>;
     setBlock(id: string, block: boolean): Promise<void>;
-    /** At most 256 KiB. Resolves when the bytes were taken; what lies below the bytes already taken is dropped. */
-    writeStdin(id: string, offset: number, data: Uint8Array, eof: boolean): Promise<StdinReply>;
+    /**
+     * At most 256 KiB. Resolves when the bytes were taken; what lies below the bytes already taken is dropped. When `signal`
+     * aborts it rejects with `GUEST_UNREACHABLE`, and how much was taken is not known.
+     */
+    writeStdin(id: string, offset: number, data: Uint8Array, eof: boolean, signal?: AbortSignal): Promise<StdinReply>;
     /** To the process group; 1 to 64. */
     signal(id: string, signal: number): Promise<void>;
     resize(id: string, size: TerminalSize): Promise<void>;
@@ -380,8 +383,17 @@ declare module "fluxvm/plugin" {
 
   /** Makes guest channels for backends. A channel keeps one warm connection and reopens it after a cut. */
   export interface GuestConnector {
-    /** `onCut` is called whenever a connection of the channel ends, for whatever reason: often the guest's own end. */
-    unix(options: { path: string; token: string; connectTimeoutMs: number; onCut?: () => void }): Promise<GuestChannel>;
+    /**
+     * `onCut` is called whenever a connection of the channel ends, for whatever reason: often the guest's own end. `device`
+     * says that the socket leads to a byte device of the guest, such as a serial port, and not to the guest agent itself.
+     */
+    unix(options: {
+      path: string;
+      token: string;
+      connectTimeoutMs: number;
+      onCut?: () => void;
+      device?: boolean;
+    }): Promise<GuestChannel>;
   }
 
   // Resources: things on the host that must be given back. Each is journalled by name before it is acquired, and the
@@ -756,6 +768,7 @@ declare module "fluxvm/plugin" {
     | "MONITOR_ERROR"
     | "SNAPSHOT_NOT_FOUND"
     | "SNAPSHOT_EXISTS"
+    | "RESTORE_NEEDS_STOP"
     | "NOT_SUPPORTED"
     | "CAPABILITY_MISSING"
     | "PLUGIN_NOT_FOUND"
