@@ -201,6 +201,7 @@ export type Error = {
     | "MONITOR_ERROR"
     | "SNAPSHOT_NOT_FOUND"
     | "SNAPSHOT_EXISTS"
+    | "RESTORE_NEEDS_STOP"
     | "NOT_SUPPORTED"
     | "CAPABILITY_MISSING"
     | "PLUGIN_NOT_FOUND"

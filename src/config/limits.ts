@@ -47,6 +47,8 @@ export const limits = {
   adoptionsAtOnceMax: 16,
   /** From the start of an instance until its guest agent answers. */
   readyTimeoutMs: 60 * 1000,
+  /** Taking, restoring or removing a snapshot: mostly the time to write a guest's memory. */
+  snapshotTimeoutMs: 300 * 1000,
 
   // Commands.
   commandMaxBytes: 1 * MIB,

@@ -60,6 +60,7 @@ export const catalogue = {
   MONITOR_ERROR: entry(500, "the virtual machine monitor failed"),
   SNAPSHOT_NOT_FOUND: entry(404, "no such snapshot"),
   SNAPSHOT_EXISTS: entry(409, "a snapshot with this tag exists"),
+  RESTORE_NEEDS_STOP: entry(409, "this backend restores a stopped sandbox only; stop it first"),
   NOT_SUPPORTED: entry(501, "this backend cannot do that"),
   CAPABILITY_MISSING: entry(501, "a capability of the host is missing"),
   PLUGIN_NOT_FOUND: entry(404, "no such plugin"),

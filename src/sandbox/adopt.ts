@@ -11,6 +11,7 @@ import { restoreExposures } from "./ports/exposures.ts";
 import { stopRun } from "./power.ts";
 import { instanceFields, launchRequest, ownPlace, publish, releaseRun, stuckMessage } from "./run.ts";
 import type { Live, Sandbox } from "./sandbox.ts";
+import { revert } from "./snapshots/revert.ts";
 import { amend, fail, move } from "./transition.ts";
 
 /** What became of a sandbox at reconcile. */
@@ -19,6 +20,7 @@ export type Fate = "adopted" | "rolled-back" | "removed" | "stopped" | "failed" 
 /** For a sandbox that had an instance when the agent ended: `ready`, `pausing`, `paused` or `resuming`. */
 export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fate> {
   const found = await adopt(context, sandbox);
+  if (found.live === null && isBeingPutBack(sandbox)) return await putBack(context, sandbox);
   if (found.live === null) return await endedAway(context, sandbox, found.reason);
   const { live } = found;
   await settlePause(context, sandbox, live.instance);
@@ -30,7 +32,20 @@ export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fa
   });
   publish(context, sandbox, live);
   await executionsOf(context, sandbox).adopt();
+  if (sandbox.revert !== null) await revert(context, sandbox, live.volume, sandbox.revert);
   await restoreExposures(context, sandbox);
+  return "adopted";
+}
+
+/** The agent ended between the old process of a dry-run and the one from its snapshot. */
+function isBeingPutBack({ record, revert: pending }: Sandbox): boolean {
+  return pending !== null && record.phase === "ready" && record.identity === null;
+}
+
+async function putBack(context: Context, sandbox: Sandbox): Promise<Fate> {
+  const volume = await context.dependencies.storage.openVolume(sandbox.id);
+  if (volume === null || sandbox.revert === null) return await endedAway(context, sandbox, "the workspace is gone");
+  await revert(context, sandbox, volume, sandbox.revert);
   return "adopted";
 }
 

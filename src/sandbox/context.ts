@@ -12,6 +12,7 @@ import { Places } from "./places.ts";
 import { ExposedPorts } from "./ports/exposures.ts";
 import type { SandboxRecord } from "./record.ts";
 import type { Sandbox } from "./sandbox.ts";
+import { DRY_RUN_SNAPSHOT, releaseSnapshot } from "./snapshots/revert.ts";
 import { toVmRecord } from "./vm-record.ts";
 
 function releaseTable(sources: readonly { readonly releases: Readonly<Record<string, Release>> }[]) {
@@ -38,7 +39,9 @@ export class Context {
     const { settings, backends, storage, dataplanes, store, crashPoint } = dependencies;
     this.catalogue = new Catalogue(settings);
     this.places = new Places(settings.instancesDir, settings.runDir);
-    this.releases = releaseTable([this.places, this.exposed, storage, ...backends.values(), ...dataplanes.values()]);
+    const snapshots = { releases: { [DRY_RUN_SNAPSHOT]: releaseSnapshot(this) } };
+    const own = [this.places, this.exposed, snapshots];
+    this.releases = releaseTable([...own, storage, ...backends.values(), ...dataplanes.values()]);
     this.leases = new LeaseBook({
       store,
       ranges: settings.leaseRanges,

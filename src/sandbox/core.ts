@@ -17,12 +17,14 @@ import { watchOvershoot } from "./overshoot.ts";
 import { awakeSandbox, onGuest } from "./on-guest.ts";
 import type { PortOperations } from "./ports/operations.ts";
 import { portOperations } from "./ports/ports.ts";
-import { pause, resume, start, stop } from "./power.ts";
+import { pause, restart, resume, start, stop } from "./power.ts";
 import { Reaper } from "./reaper.ts";
 import { type ReconcileReport, reconcile } from "./reconcile.ts";
 import { remove } from "./remove.ts";
 import { abortDryRuns, dismissReaders, letGo } from "./shutdown.ts";
 import type { Sandbox } from "./sandbox.ts";
+import type { SnapshotOperations } from "./snapshots/operations.ts";
+import { snapshotOperations } from "./snapshots/snapshots.ts";
 import { update } from "./update.ts";
 
 export interface SandboxCore {
@@ -30,6 +32,7 @@ export interface SandboxCore {
   readonly executions: ExecutionOperations;
   readonly files: FileSystemOperations;
   readonly ports: PortOperations;
+  readonly snapshots: SnapshotOperations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;
   /** Begins the periodic work and the watch over workspaces. Once, after reconciling. */
@@ -58,6 +61,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
     executions: executionOperations(context),
     files: fileOperations(context),
     ports: portOperations(context),
+    snapshots: snapshotOperations(context),
     reconcile: () => reconcile(context),
     startKeepers: () => {
       reaper.start();
@@ -90,6 +94,7 @@ function operationsOf(context: Context): Operations {
     remove: async (caller, id, idempotency) => await remove(context, find(caller, id), idempotency),
     start: async (caller, id) => await start(context, find(caller, id)),
     stop: async (caller, id) => await stop(context, find(caller, id)),
+    restart: async (caller, id) => await restart(context, find(caller, id)),
     pause: async (caller, id) => await pause(context, find(caller, id)),
     resume: async (caller, id) => await resume(context, find(caller, id)),
     update: async (caller, id, patch) => await update(context, find(caller, id), patch),

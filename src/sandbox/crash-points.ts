@@ -46,6 +46,10 @@ export const CRASH_POINTS = [
   "dry-run.ran",
   "dry-run.discarding",
   "dry-run.discarded",
+  // A dry-run in the sandbox itself.
+  "dry-run.saved",
+  "dry-run.reverting",
+  "dry-run.reverted",
 ] as const;
 
 export type CrashPoint = (typeof CRASH_POINTS)[number];

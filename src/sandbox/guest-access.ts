@@ -22,8 +22,9 @@ export function liveOf(sandbox: Sandbox): Live {
     const why = error === null ? "" : `: ${error}`;
     throw new AgentError("INVALID_STATE", `the sandbox is ${phase}${why}`, { details: { state: phase } });
   }
-  if (sandbox.live === null) throw new AgentError("SANDBOX_GONE");
-  return sandbox.live;
+  if (sandbox.live !== null) return sandbox.live;
+  if (sandbox.revert !== null) throw new AgentError("SANDBOX_NOT_READY", "a dry-run is being undone");
+  throw new AgentError("SANDBOX_GONE");
 }
 
 function specNumber(record: SandboxRecord, key: string): number | null {

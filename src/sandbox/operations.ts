@@ -117,6 +117,8 @@ export interface Operations {
   remove(caller: Caller, id: string, idempotency?: IdempotentRequest): Promise<void>;
   start(caller: Caller, id: string): Promise<VmRecord>;
   stop(caller: Caller, id: string): Promise<VmRecord>;
+  /** Stops and starts. */
+  restart(caller: Caller, id: string): Promise<VmRecord>;
   pause(caller: Caller, id: string): Promise<VmRecord>;
   resume(caller: Caller, id: string): Promise<VmRecord>;
   update(

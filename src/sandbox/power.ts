@@ -1,6 +1,7 @@
 // Start, stop, pause and resume of one sandbox, each run inside its mailbox. A command that finds its work done answers
 // the record; one that the phase does not allow is `INVALID_STATE`.
 import { limits } from "../config/limits.ts";
+import type { Volume } from "../contracts/storage.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
@@ -20,6 +21,7 @@ import {
   stuckMessage,
 } from "./run.ts";
 import type { Sandbox } from "./sandbox.ts";
+import { forget, wasTaken } from "./snapshots/revert.ts";
 import { amend, fail, move } from "./transition.ts";
 
 function assertPresent(context: Context, sandbox: Sandbox): void {
@@ -29,6 +31,18 @@ function assertPresent(context: Context, sandbox: Sandbox): void {
 function refuse(sandbox: Sandbox, verb: string): AgentError {
   const { phase } = sandbox.record;
   return new AgentError("INVALID_STATE", `a sandbox that is ${phase} cannot be ${verb}`, { details: { state: phase } });
+}
+
+/** A dry-run that has the mailbox would make whoever ends the sandbox wait for its command. */
+export function interruptDryRun({ dryRun }: Sandbox): void {
+  if (dryRun?.inMailbox !== true) return;
+  dryRun.abort(new AgentError("SANDBOX_GONE", "the sandbox was stopped during the dry-run"));
+}
+
+/** Ends the processes and launches again. */
+export async function restart(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+  await stop(context, sandbox);
+  return await start(context, sandbox);
 }
 
 /** Releases what is left of an earlier run, so that nothing of it meets the next. */
@@ -41,6 +55,7 @@ async function finishRelease(context: Context, sandbox: Sandbox): Promise<void> 
 
 /** Ends the processes; the workspace, its uid and the record stay. */
 export async function stop(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+  interruptDryRun(sandbox);
   return await sandbox.actor.join("stop", async () => {
     assertPresent(context, sandbox);
     const { phase } = sandbox.record;
@@ -83,33 +98,38 @@ export async function stopRun(context: Context, sandbox: Sandbox, reason: string
   });
 }
 
-/** Launches a stopped or failed sandbox again on its own workspace. Rejects with the backend's error; it is failed then. */
-export async function start(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+/**
+ * Launches a stopped or failed sandbox again on its own workspace, or from a snapshot of it. Rejects with the backend's
+ * error; it is failed then.
+ */
+export async function start(context: Context, sandbox: Sandbox, snapshot?: string): Promise<VmRecord> {
   context.assertOpen();
-  return await sandbox.actor.join("start", async () => {
+  return await sandbox.actor.join(snapshot === undefined ? "start" : `start-from ${snapshot}`, async () => {
     assertPresent(context, sandbox);
     const { phase } = sandbox.record;
     if (phase === "ready") return context.render(sandbox);
     if (phase !== "stopped" && phase !== "failed") throw refuse(sandbox, "started");
     const startedAt = performance.now();
     await finishRelease(context, sandbox);
-    await startRun(context, sandbox);
+    await startRun(context, sandbox, snapshot);
+    if (sandbox.revert !== null) await forget(context, sandbox, sandbox.revert);
     context.dependencies.metrics.started(performance.now() - startedAt);
     return context.render(sandbox);
   });
 }
 
-async function startRun(context: Context, sandbox: Sandbox): Promise<void> {
+async function startRun(context: Context, sandbox: Sandbox, snapshot: string | undefined): Promise<void> {
   const { storage, crashPoint, clock } = context.dependencies;
   const { phase } = sandbox.record;
   if (phase !== "stopped" && phase !== "failed") throw refuse(sandbox, "started");
   const volume = await storage.openVolume(sandbox.id);
   if (volume === null) throw new AgentError("INVALID_STATE", "the workspace of this sandbox is gone");
+  const from = snapshot ?? (await unfinishedDryRun(context, sandbox, volume));
   await move(context, sandbox, phase, "starting", { patch: { run: sandbox.record.run + 1, error: null } });
   sandbox.run = context.ledger(runOwner(sandbox.record));
   await crashPoint("start.journalled");
   try {
-    const instance = await launch(context, sandbox, ownPlace(sandbox, volume));
+    const instance = await launch(context, sandbox, ownPlace(sandbox, volume), from);
     await crashPoint("start.launched");
     try {
       await move(context, sandbox, "starting", "ready", {
@@ -128,6 +148,12 @@ async function startRun(context: Context, sandbox: Sandbox): Promise<void> {
     throw error;
   }
   await crashPoint("start.ready");
+}
+
+/** The snapshot of a dry-run whose end the agent did not live to see: starting puts the sandbox back to it. */
+async function unfinishedDryRun(context: Context, sandbox: Sandbox, volume: Volume): Promise<string | undefined> {
+  const { revert } = sandbox;
+  return revert !== null && (await wasTaken(context, sandbox, volume, revert.tag)) ? revert.tag : undefined;
 }
 
 /** Freezes a sandbox in place. `SANDBOX_BUSY` while commands run, `NOT_SUPPORTED` where the backend cannot. */

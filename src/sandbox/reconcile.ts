@@ -14,6 +14,7 @@ import { fromRow, lifeOwner, runOwner, type SandboxRecord } from "./record.ts";
 import { remove } from "./remove.ts";
 import { releaseRun } from "./run.ts";
 import { Sandbox } from "./sandbox.ts";
+import { pendingRevertOf } from "./snapshots/revert.ts";
 import { amend, move } from "./transition.ts";
 
 export interface ReconcileReport {
@@ -63,7 +64,11 @@ function rebuild(
   const sandbox = new Sandbox(record, token, take(lifeOwner(record)), take(runOwner(record)));
   const prefix = `${lifeOwner(record)}/`;
   for (const owner of [...rows.keys()]) {
-    if (owner.startsWith(prefix)) sandbox.leftovers.push(take(owner));
+    if (!owner.startsWith(prefix)) continue;
+    const ledger = take(owner);
+    const pending = pendingRevertOf(ledger);
+    if (pending === null) sandbox.leftovers.push(ledger);
+    else sandbox.revert = pending;
   }
   return sandbox;
 }

@@ -8,6 +8,7 @@ import type { Context } from "./context.ts";
 import { goneChanges } from "./create.ts";
 import type { Leases } from "./leases.ts";
 import type { IdempotentRequest } from "./operations.ts";
+import { interruptDryRun } from "./power.ts";
 import { endInstance, NO_INSTANCE, releaseRun, stuckError, stuckMessage } from "./run.ts";
 import type { Sandbox } from "./sandbox.ts";
 import { amend, eventRow, move } from "./transition.ts";
@@ -17,6 +18,7 @@ import { amend, eventRow, move } from "./transition.ts";
  * is stuck; the same call tries again.
  */
 export async function remove(context: Context, sandbox: Sandbox, idempotency?: IdempotentRequest): Promise<void> {
+  interruptDryRun(sandbox);
   const work = (): Promise<void> => removeNow(context, sandbox, idempotency);
   // A removal with a key of its own must leave its own reply, so it does not share another's outcome.
   if (idempotency === undefined) await sandbox.actor.join("remove", work);
@@ -64,6 +66,10 @@ async function removeNow(
   await crashPoint("remove.ended");
   // Nothing may write below the directory that goes now.
   await sandbox.executions?.close(new AgentError("SANDBOX_GONE", "the sandbox was removed"));
+  if (sandbox.revert !== null) {
+    sandbox.leftovers.push(sandbox.revert.ledger);
+    sandbox.revert = null;
+  }
   const run = await releaseRun(sandbox);
   const life = run.stuck === null ? await sandbox.life.releaseAll() : { changes: [], stuck: run.stuck };
   await crashPoint("remove.released");

@@ -21,7 +21,7 @@ export interface LaunchPlace {
   readonly resources: Ledger;
 }
 
-export function launchRequest(context: Context, sandbox: Sandbox, place: LaunchPlace): LaunchRequest {
+export function launchRequest(context: Context, sandbox: Sandbox, place: LaunchPlace, restore?: string): LaunchRequest {
   return {
     sandboxId: sandbox.id,
     shortName: place.shortName,
@@ -32,6 +32,7 @@ export function launchRequest(context: Context, sandbox: Sandbox, place: LaunchP
     volume: place.volume,
     token: sandbox.token,
     resources: place.resources,
+    ...(restore === undefined ? {} : { restore }),
   };
 }
 
@@ -73,14 +74,19 @@ export async function fulfilPlaces(
 }
 
 /**
- * Starts an instance and waits until its guest agent answers. Rejects with `LAUNCH_FAILED` or the backend's own error;
+ * Starts an instance, from a snapshot when `restore` names one, and waits until its guest agent answers. Rejects with `LAUNCH_FAILED` or the backend's own error;
  * what was acquired then is in the journal of `place.resources`.
  */
-export async function launch(context: Context, sandbox: Sandbox, place: LaunchPlace): Promise<Instance> {
+export async function launch(
+  context: Context,
+  sandbox: Sandbox,
+  place: LaunchPlace,
+  restore?: string,
+): Promise<Instance> {
   await context.places.ensureSocketDir(place.shortName);
   const backend = context.backend(sandbox.record.backend);
   try {
-    const instance = await backend.launch(launchRequest(context, sandbox, place));
+    const instance = await backend.launch(launchRequest(context, sandbox, place, restore));
     await answering(instance, limits.readyTimeoutMs);
     return instance;
   } catch (error) {
@@ -147,7 +153,7 @@ export async function endInstance(context: Context, sandbox: Sandbox, budgetMs: 
   const { live, dryRun } = sandbox;
   sandbox.live = null;
   sandbox.executions?.sandboxEnding();
-  if (dryRun !== null) {
+  if (dryRun !== null && !dryRun.inMailbox) {
     dryRun.abort(new AgentError("SANDBOX_GONE", "the sandbox was stopped during the dry-run"));
     await dryRun.done;
   }

@@ -7,6 +7,7 @@ import { Actor } from "./actor.ts";
 import type { ExecutionTable } from "./executions/table.ts";
 import type { Ledger } from "./ledger.ts";
 import type { ExitStatus, SandboxRecord } from "./record.ts";
+import type { PendingRevert } from "./snapshots/revert.ts";
 
 /** What a sandbox has while it runs. */
 export interface Live {
@@ -18,6 +19,8 @@ export interface Live {
 export interface SideOperation {
   /** The volume that it works on. */
   readonly volumeName: string;
+  /** It has the mailbox, so that what ends the sandbox comes after it and need not wait for it. */
+  readonly inMailbox: boolean;
   /** Makes it end soon, with `cause`; `done` resolves when everything of it is discarded or reported stuck. */
   abort(cause: AgentError): void;
   readonly done: Promise<void>;
@@ -30,6 +33,8 @@ export class Sandbox {
   /** Null unless commands and files can be served. */
   live: Live | null = null;
   dryRun: SideOperation | null = null;
+  /** The snapshot that a dry-run has to put the sandbox back to. */
+  revert: PendingRevert | null = null;
   /** Journals of operations whose discard got stuck; the removal releases them first. */
   leftovers: Ledger[] = [];
   /** Null until somebody asks for executions. */

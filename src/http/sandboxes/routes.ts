@@ -13,6 +13,7 @@ const PREFIXES = ["/v1/vms/:id", "/v1/sandboxes/:id"];
 const TRANSITIONS = {
   start: "Starts a stopped sandbox on the files that it has.",
   stop: "Ends the processes of a sandbox; its files stay.",
+  restart: "Stops a sandbox and starts it again.",
   pause: "Freezes a sandbox.",
   resume: "Lets a paused sandbox go on.",
 } as const;

@@ -120,6 +120,7 @@ export class FakeOperations implements Operations {
 
   start = (caller: Caller, id: string): Promise<VmRecord> => this.#move(caller, id, "ready", "running");
   stop = (caller: Caller, id: string): Promise<VmRecord> => this.#move(caller, id, "stopped", "stopped");
+  restart = (caller: Caller, id: string): Promise<VmRecord> => this.#move(caller, id, "ready", "running");
   pause = (caller: Caller, id: string): Promise<VmRecord> => this.#move(caller, id, "paused", "paused");
   resume = (caller: Caller, id: string): Promise<VmRecord> => this.#move(caller, id, "ready", "running");
 

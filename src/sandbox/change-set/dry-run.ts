@@ -1,30 +1,22 @@
 // A dry-run on a copy: the workspace is cloned, a second instance is launched on the clone exactly as the first was on
 // the original, the command runs there, and the clone is thrown away whatever happened. The sandbox itself goes on.
-import { randomBytes } from "node:crypto";
 import { join } from "node:path";
-import { limits } from "../../config/limits.ts";
-import type { GuestChannel, ExecResult } from "../../contracts/channel.ts";
 import type { Instance } from "../../contracts/backend.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import { newsOfEnd } from "../ending.ts";
-import { checkCommand, commandTimeoutMs, execRequest, liveOf } from "../guest-access.ts";
+import { checkCommand, commandTimeoutMs, liveOf } from "../guest-access.ts";
 import type { Ledger } from "../ledger.ts";
-import type { Changes, DryRunReply, DryRunRequest } from "../operations.ts";
+import type { DryRunReply, DryRunRequest } from "../operations.ts";
 import { lifeOwner } from "../record.ts";
 import { discard, launch, makePlaces, stuckMessage, volumeRequest } from "../run.ts";
 import type { Live, Sandbox, SideOperation } from "../sandbox.ts";
-import { compareNow } from "./compare-now.ts";
-import { list } from "./listing.ts";
-import { ListingReader } from "./listing-reader.ts";
-import { ListingWriter } from "./listing-writer.ts";
+import { newDryRunTag } from "../snapshots/tag.ts";
+import { observe } from "./observed-run.ts";
 import { listingPaths } from "./paths.ts";
+import { snapshotDryRun } from "./snapshot-dry-run.ts";
 
 const DEFAULT_PATHS = ["/"];
-
-/** Suffix of the journal owner and of the names of one dry-run: `dry-run-<8 hex digits>`. */
-const newOperation = (): string => `dry-run-${randomBytes(4).toString("hex")}`;
 
 interface Attempt {
   readonly command: DryRunRequest;
@@ -40,14 +32,21 @@ interface Attempt {
  * `RELEASE_FAILED` when the copy could not be thrown away.
  */
 export async function dryRun(context: Context, sandbox: Sandbox, request: DryRunRequest): Promise<DryRunReply> {
+  const kind = context.backend(sandbox.record.backend).dryRun;
+  if (kind === undefined) throw new AgentError("NOT_SUPPORTED");
+  return kind === "snapshot"
+    ? await snapshotDryRun(context, sandbox, request)
+    : await dryRunOnCopy(context, sandbox, request);
+}
+
+async function dryRunOnCopy(context: Context, sandbox: Sandbox, request: DryRunRequest): Promise<DryRunReply> {
   checkCommand({ command: request.command });
   const paths = listingPaths(request.paths ?? DEFAULT_PATHS);
   const timeoutMs = commandTimeoutMs(sandbox.record, request.timeoutSeconds);
   const live = liveOf(sandbox);
   context.assertOpen();
-  if (context.backend(sandbox.record.backend).dryRun !== "workspace-copy") throw new AgentError("NOT_SUPPORTED");
   if (sandbox.dryRun !== null) throw new AgentError("DRY_RUN_BUSY");
-  const operation = newOperation();
+  const operation = newDryRunTag();
   const ledger = context.ledger(`${lifeOwner(sandbox.record)}/${operation}`);
   return await new DryRun(context, sandbox, live, { command: request, timeoutMs, paths, operation, ledger }).run();
 }
@@ -67,6 +66,7 @@ class DryRun {
     const { promise: done, resolve: finished } = Promise.withResolvers<void>();
     const side: SideOperation = {
       volumeName: this.#cloneName,
+      inMailbox: false,
       abort: (cause) => this.#abort(cause),
       done,
     };
@@ -117,7 +117,7 @@ class DryRun {
   async #runOnCopy(): Promise<DryRunReply> {
     const { dependencies, places } = this.context;
     const { operation, ledger, paths, command, timeoutMs } = this.attempt;
-    const { storage, changeSets, crashPoint } = dependencies;
+    const { storage, crashPoint } = dependencies;
     const { volume } = this.live;
     if ((await storage.usage(volume)).bytes > volume.capBytes) throw new AgentError("WORKSPACE_FULL");
     const name = `${this.sandbox.id}/${operation}`;
@@ -130,29 +130,10 @@ class DryRun {
     this.#instance = await launch(this.context, this.sandbox, place);
     await crashPoint("dry-run.launched");
     this.#assertWanted();
+    const listing = join(places.instanceDir(name), "before.json");
     const channel = await this.#instance.channel();
-    const beforePath = join(places.instanceDir(name), "before.json");
-    await this.#listBefore(channel, beforePath);
-    const exec = await this.#execute(channel, command, timeoutMs);
-    await crashPoint("dry-run.ran");
-    const changes = await compareWith(beforePath, (before) => compareNow(changeSets, channel, before, paths));
-    return { changes, exec, revertedVia: "workspace-copy" };
-  }
-
-  async #listBefore(channel: GuestChannel, target: string): Promise<void> {
-    const { changeSets, clock } = this.context.dependencies;
-    const writer = await ListingWriter.create(target, this.attempt.paths);
-    try {
-      const { mode, digest, files } = await list(changeSets, channel, { paths: this.attempt.paths }, writer);
-      await writer.finish({ mode, digest, files, takenAtUnixMs: clock.nowUnixMs() });
-    } finally {
-      await writer.discard();
-    }
-  }
-
-  async #execute(channel: GuestChannel, request: DryRunRequest, timeoutMs: number): Promise<ExecResult> {
-    const running = channel.exec(execRequest({ command: request.command }, timeoutMs));
-    return await withDeadline(running, timeoutMs + limits.execGraceMs, "the guest agent's answer");
+    const observed = await observe(this.context, channel, { command: command.command, timeoutMs, paths, listing });
+    return { ...observed, revertedVia: "workspace-copy" };
   }
 
   #assertWanted(): void {
@@ -170,14 +151,5 @@ class DryRun {
     await crashPoint("dry-run.discarded");
     if (stuck === null) return;
     throw new AgentError("RELEASE_FAILED", `the copy of the dry-run could not be removed: ${stuckMessage(stuck)}`);
-  }
-}
-
-async function compareWith(path: string, work: (before: ListingReader) => Promise<Changes>): Promise<Changes> {
-  const before = await ListingReader.open(path);
-  try {
-    return await work(before);
-  } finally {
-    await before.close();
   }
 }

@@ -1,7 +1,7 @@
 // A host in memory for tests of the core: volumes, control groups and processes that outlive a core, with a backend and
 // a storage on them. Faults are switched on by name.
 import { AgentError } from "../../errors/agent-error.ts";
-import type { Backend, Instance, InstanceEnd, LaunchRequest } from "../../contracts/backend.ts";
+import type { Backend, Instance, InstanceEnd, LaunchRequest, Snapshots } from "../../contracts/backend.ts";
 import type { JsonObject } from "../../contracts/json.ts";
 import type { Release } from "../../contracts/resource.ts";
 import type { Overshoot, Storage, Volume, VolumeRequest } from "../../contracts/storage.ts";
@@ -29,7 +29,10 @@ export type Fault =
   | "volume"
   | "group"
   | "process"
-  | "adopt";
+  | "adopt"
+  | "save"
+  | "restore"
+  | "remove-snapshot";
 
 const BOOT_ID = (await Bun.file("/proc/sys/kernel/random/boot_id").text()).trim();
 
@@ -44,6 +47,10 @@ export class FakeHost {
   readonly dirtyUids = new Set<number>();
   bootId = BOOT_ID;
   launches = 0;
+  /** How snapshots are restored, or null for a backend without any, which runs dry on a copy. */
+  restores: Snapshots["restores"] | null = null;
+  /** By volume, then tag. */
+  readonly snapshots = new Map<string, Map<string, Files>>();
   /** Who wants to know of volumes beyond their bound. */
   readonly overshootListeners = new Set<(found: Overshoot) => void>();
   /** Awaited in every launch, so that a test can hold one. */
@@ -145,7 +152,7 @@ export class FakeHost {
           byInstance(wanted).paused = false;
         },
       },
-      dryRun: "workspace-copy",
+      ...(this.restores === null ? { dryRun: "workspace-copy" } : { dryRun: "snapshot", snapshots: this.#facet() }),
       uidIsClean: async (uid) =>
         !this.dirtyUids.has(uid) && ![...this.processes.values()].some((process) => process.uid === uid),
     };
@@ -205,11 +212,41 @@ export class FakeHost {
     });
     await this.launchGate;
     if (this.faults.has("launch")) throw new Error("the launcher said no");
+    if (request.restore !== undefined) this.#restore(volume, request.restore);
     const process = await resources.acquire({ kind: "fake-process", name: shortName, data: {} }, async () =>
       this.spawn(shortName, leases.uid ?? 0, volume),
     );
     await resources.update("fake-process", shortName, { pid: process.pid });
     return process;
+  }
+
+  #facet(): Snapshots {
+    const of = ({ name }: Volume) => this.snapshots.get(name) ?? new Map<string, Files>();
+    const info = (tag: string) => ({ tag, takenAtUnixMs: 0, bytes: 1 });
+    return {
+      restores: this.restores ?? "relaunch",
+      save: async (_, volume, tag) => {
+        if (of(volume).has(tag)) throw new AgentError("SNAPSHOT_EXISTS");
+        this.snapshots.set(volume.name, of(volume).set(tag, new Map(this.volumes.get(volume.name))));
+        if (this.faults.has("save")) throw new AgentError("MONITOR_ERROR");
+        return info(tag);
+      },
+      list: async (_, volume) => [...of(volume).keys()].map(info),
+      remove: async (_, volume, tag) => {
+        if (this.faults.has("remove-snapshot")) throw new AgentError("MONITOR_ERROR");
+        if (!of(volume).delete(tag)) throw new AgentError("SNAPSHOT_NOT_FOUND");
+      },
+      restore: async (_, volume, tag) => this.#restore(volume, tag),
+    };
+  }
+
+  #restore({ name }: Volume, tag: string): void {
+    if (this.faults.has("restore")) throw new AgentError("MONITOR_ERROR", "the snapshot cannot be read");
+    const kept = this.snapshots.get(name)?.get(tag);
+    const files = this.volumes.get(name);
+    if (kept === undefined || files === undefined) throw new AgentError("SNAPSHOT_NOT_FOUND");
+    files.clear();
+    for (const [path, file] of kept) files.set(path, file);
   }
 
   #release(fault: Fault, give: (name: string) => void): Release {

@@ -1,0 +1,243 @@
+// Snapshots, restoring and dry-runs in the sandbox itself, on a host in memory: what callers hear, what is put back, and
+// what is left after each failure and each crash.
+import { describe, expect, test } from "bun:test";
+import type { SandboxCore } from "../core.ts";
+import type { CrashPoint } from "../crash-points.ts";
+import type { FakeFile, Files } from "../testing/fake-guest.ts";
+import { admin, NOTHING_HELD, World } from "../testing/world.ts";
+
+const file = (content: string): FakeFile => ({ content: Buffer.from(content), mode: 0o644 });
+const textOf = (files: Files | undefined): Record<string, string> =>
+  Object.fromEntries([...(files ?? [])].map(([path, { content }]) => [path, Buffer.from(content).toString()]));
+
+const BEFORE = { "/kept": "kept", "/edited": "old" };
+
+async function machine(restores: "relaunch" | "in-place" = "relaunch") {
+  const world = await World.create();
+  world.host.restores = restores;
+  const core = world.core();
+  await core.operations.create(admin, { id: "vm", backend: "fake", backendRequest: {} });
+  const files = world.host.volumes.get("vm") as Files;
+  for (const [path, content] of Object.entries(BEFORE)) files.set(path, file(content));
+  const pid = (): number | undefined => [...world.host.processes.values()][0]?.pid;
+  const tags = (): string[] => [...(world.host.snapshots.get("vm")?.keys() ?? [])];
+  return { world, core, files, pid, tags, [Symbol.asyncDispose]: () => world[Symbol.asyncDispose]() };
+}
+
+const stateOf = (core: SandboxCore) => core.operations.get(admin, "vm");
+const dryRun = (core: SandboxCore, command: string) => core.operations.dryRun(admin, "vm", { command, paths: ["/"] });
+const CHANGING = "write /edited new;write /added x;rm /kept";
+
+describe("snapshots", () => {
+  test("are taken, listed and removed, while the sandbox runs, is paused or stopped", async () => {
+    await using vm = await machine();
+    const { operations, snapshots } = vm.core;
+    await snapshots.takeSnapshot(admin, "vm", "one");
+    await operations.pause(admin, "vm");
+    await snapshots.takeSnapshot(admin, "vm", "two");
+    await operations.resume(admin, "vm");
+    await expect(snapshots.takeSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "SNAPSHOT_EXISTS" });
+    await operations.stop(admin, "vm");
+    expect((await snapshots.snapshots(admin, "vm")).map(({ tag }) => tag)).toEqual(["one", "two"]);
+    await snapshots.removeSnapshot(admin, "vm", "one");
+    await expect(snapshots.removeSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "SNAPSHOT_NOT_FOUND" });
+    await expect(snapshots.takeSnapshot(admin, "vm", "three")).rejects.toMatchObject({ code: "INVALID_STATE" });
+  });
+
+  test.each(["", "a/b", "..\0", "x".repeat(129), "dry-run-00000000"])("the tag %j is refused", async (tag) => {
+    await using vm = await machine();
+    const { snapshots } = vm.core;
+    for (const call of [snapshots.takeSnapshot, snapshots.removeSnapshot, snapshots.restoreSnapshot]) {
+      await expect(call(admin, "vm", tag)).rejects.toMatchObject({ code: "BAD_REQUEST" });
+    }
+  });
+
+  test("belong to backends that have them, and to sandboxes that the caller may see", async () => {
+    await using world = await World.create();
+    const core = world.core();
+    await core.operations.create(admin, { id: "vm", backend: "fake", backendRequest: {} });
+    await expect(core.snapshots.snapshots(admin, "vm")).rejects.toMatchObject({ code: "NOT_SUPPORTED" });
+    const stranger = { ...admin, tenant: "other" };
+    await expect(core.snapshots.snapshots(stranger, "vm")).rejects.toMatchObject({ code: "SANDBOX_NOT_FOUND" });
+  });
+});
+
+describe("restoring", () => {
+  test("a stopped sandbox starts from the snapshot", async () => {
+    await using vm = await machine();
+    const { operations, snapshots } = vm.core;
+    await snapshots.takeSnapshot(admin, "vm", "one");
+    await operations.process(admin, "vm", { command: CHANGING });
+    await expect(snapshots.restoreSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "RESTORE_NEEDS_STOP" });
+    await operations.stop(admin, "vm");
+    await expect(snapshots.restoreSnapshot(admin, "vm", "none")).rejects.toMatchObject({ code: "SNAPSHOT_NOT_FOUND" });
+    expect(stateOf(vm.core)).toMatchObject({ state: "stopped", error: null });
+    expect(await snapshots.restoreSnapshot(admin, "vm", "one")).toMatchObject({ state: "ready" });
+    expect(textOf(vm.files)).toEqual(BEFORE);
+    expect(vm.tags()).toEqual(["one"]);
+  });
+
+  test("a running sandbox is put back where the backend can, as often as asked, as the same process", async () => {
+    await using vm = await machine("in-place");
+    const { operations, snapshots } = vm.core;
+    const pid = vm.pid();
+    await snapshots.takeSnapshot(admin, "vm", "one");
+    for (let round = 0; round < 3; round += 1) {
+      await operations.process(admin, "vm", { command: CHANGING });
+      await snapshots.restoreSnapshot(admin, "vm", "one");
+      expect(textOf(vm.files)).toEqual(BEFORE);
+    }
+    expect(vm.pid()).toBe(pid);
+    await expect(snapshots.restoreSnapshot(admin, "vm", "none")).rejects.toMatchObject({ code: "SNAPSHOT_NOT_FOUND" });
+    await expect(snapshots.startFromSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "RESTORE_NEEDS_STOP" });
+  });
+});
+
+describe("a dry-run by snapshot", () => {
+  test.each(["relaunch", "in-place"] as const)("tells what changed and puts it back (%s)", async (restores) => {
+    await using vm = await machine(restores);
+    const pid = vm.pid();
+    for (let round = 0; round < 3; round += 1) {
+      const reply = await dryRun(vm.core, CHANGING);
+      expect(reply).toMatchObject({ revertedVia: "snapshot", exec: { exitCode: 0 } });
+      const { added, modified, deleted } = reply.changes;
+      expect([added, modified, deleted].map((paths) => paths.map((path) => Buffer.from(path).toString()))).toEqual([
+        ["/added"],
+        ["/edited"],
+        ["/kept"],
+      ]);
+      expect(textOf(vm.files)).toEqual(BEFORE);
+      expect(vm.tags()).toEqual([]);
+    }
+    expect(vm.pid() === pid).toBe(restores === "in-place");
+    expect(stateOf(vm.core)).toMatchObject({ state: "ready", error: null });
+    const { resources } = await vm.world.holdings();
+    expect(resources.filter((row) => row.includes("snapshot"))).toEqual([]);
+    expect(await vm.core.operations.process(admin, "vm", { command: "write /after y" })).toMatchObject({ exitCode: 0 });
+  });
+
+  test.each([
+    ["fails", "write /added x;exit 3", { exec: { exitCode: 3 } }],
+    ["takes too long", "write /added x;timeout", { exec: { timedOut: true } }],
+  ])("of a command that %s is put back too", async (_, command, reply) => {
+    await using vm = await machine();
+    expect(await dryRun(vm.core, command)).toMatchObject(reply);
+    expect(textOf(vm.files)).toEqual(BEFORE);
+  });
+
+  test("of a command that ends the machine is an error, and the machine is back", async () => {
+    await using vm = await machine();
+    await expect(dryRun(vm.core, "write /added x;die")).rejects.toMatchObject({ code: "SANDBOX_GONE" });
+    expect(textOf(vm.files)).toEqual(BEFORE);
+    expect(stateOf(vm.core)).toMatchObject({ state: "ready", error: null });
+    expect(vm.tags()).toEqual([]);
+  });
+
+  test("needs paths, and a sandbox in which nothing runs", async () => {
+    await using vm = await machine();
+    const { operations } = vm.core;
+    await expect(operations.dryRun(admin, "vm", { command: "x" })).rejects.toMatchObject({ code: "PATHS_REQUIRED" });
+    const busy = operations.process(admin, "vm", { command: "sleep 50" });
+    await expect(dryRun(vm.core, "x")).rejects.toMatchObject({ code: "SANDBOX_BUSY" });
+    await busy;
+    const first = dryRun(vm.core, "sleep 50");
+    await expect(dryRun(vm.core, "x")).rejects.toMatchObject({ code: "DRY_RUN_BUSY" });
+    const { snapshots } = vm.core;
+    await expect(snapshots.takeSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "DRY_RUN_BUSY" });
+    await expect(snapshots.restoreSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "DRY_RUN_BUSY" });
+    await first;
+  });
+
+  test("whose snapshot cannot be taken changes nothing", async () => {
+    await using vm = await machine();
+    vm.world.host.faults.add("save");
+    await expect(dryRun(vm.core, CHANGING)).rejects.toMatchObject({ code: "MONITOR_ERROR" });
+    expect(textOf(vm.files)).toEqual(BEFORE);
+    expect(vm.tags()).toEqual([]);
+    expect(stateOf(vm.core)).toMatchObject({ state: "ready" });
+  });
+
+  test("that cannot be put back says so, and the next start puts it back", async () => {
+    await using vm = await machine();
+    vm.world.host.faults.add("restore");
+    await expect(dryRun(vm.core, CHANGING)).rejects.toMatchObject({ code: "DRY_RUN_NOT_REVERTED" });
+    expect(stateOf(vm.core)).toMatchObject({ state: "failed", error: expect.stringContaining("dry-run") });
+    expect(vm.tags()).toHaveLength(1);
+    await expect(vm.core.operations.start(admin, "vm")).rejects.toThrow();
+    vm.world.host.faults.clear();
+    await vm.core.operations.start(admin, "vm");
+    expect(textOf(vm.files)).toEqual(BEFORE);
+    expect(vm.tags()).toEqual([]);
+    expect(stateOf(vm.core)).toMatchObject({ state: "ready", error: null });
+  });
+
+  test("that a stop interrupts ends first, put back", async () => {
+    await using vm = await machine();
+    const cut = dryRun(vm.core, "write /added x;sleep 200");
+    await Bun.sleep(20);
+    const stopped = vm.core.operations.stop(admin, "vm");
+    await expect(cut).rejects.toMatchObject({ code: "SANDBOX_GONE" });
+    expect(await stopped).toMatchObject({ state: "stopped" });
+    expect(textOf(vm.files)).toEqual(BEFORE);
+    expect(vm.tags()).toEqual([]);
+  });
+
+  test("of a sandbox that is removed meanwhile leaves nothing, nor does one that could not be put back", async () => {
+    await using vm = await machine();
+    const cut = dryRun(vm.core, "write /added x;sleep 200");
+    await Bun.sleep(20);
+    await Promise.all([vm.core.operations.remove(admin, "vm"), expect(cut).rejects.toThrow()]);
+    const { core } = vm;
+    await core.operations.create(admin, { id: "vm", backend: "fake", backendRequest: {} });
+    vm.world.host.faults.add("restore");
+    await expect(dryRun(core, "x")).rejects.toMatchObject({ code: "DRY_RUN_NOT_REVERTED" });
+    await core.operations.remove(admin, "vm");
+    expect(await vm.world.holdings()).toMatchObject({ ...NOTHING_HELD, leases: [] });
+  });
+});
+
+const CRASHES: readonly CrashPoint[] = [
+  "ledger.intent",
+  "ledger.made",
+  "dry-run.saved",
+  "dry-run.ran",
+  "dry-run.reverting",
+  "ledger.releasing",
+  "ledger.released",
+  "dry-run.reverted",
+];
+
+describe("an agent that vanishes", () => {
+  for (const point of CRASHES) {
+    for (const survives of [true, false]) {
+      test(`at ${point} of a dry-run: the sandbox is put back (machine ${survives ? "alive" : "gone"})`, async () => {
+        await using vm = await machine();
+        const { world } = vm;
+        let armed = false;
+        const died = Promise.withResolvers<void>();
+        const core = world.core({
+          crashPoint: async (reached) => {
+            if (!armed || reached !== point) return;
+            world.killAgents();
+            died.resolve();
+            await new Promise(() => undefined);
+          },
+        });
+        await core.reconcile();
+        armed = true;
+        void dryRun(core, CHANGING).catch(() => undefined);
+        await died.promise;
+        if (!survives) for (const name of [...world.host.processes.keys()]) world.host.kill(name, "killed");
+
+        const next = world.core();
+        await next.reconcile();
+        if (stateOf(next).state === "failed") await next.operations.start(admin, "vm");
+        expect(stateOf(next)).toMatchObject({ state: "ready", error: null });
+        expect(textOf(vm.files)).toEqual(BEFORE);
+        expect(vm.tags()).toEqual([]);
+        await next.operations.remove(admin, "vm");
+        expect(await world.holdings()).toMatchObject(NOTHING_HELD);
+      });
+    }
+  }
+});
