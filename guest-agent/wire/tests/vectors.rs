@@ -7,6 +7,7 @@ use wire::entry::{Entry, Item, Items, encode_difference};
 use wire::execution::*;
 use wire::frame::{HEADER_SIZE, Kind, decode, encode, output_prefix, parse};
 use wire::message::*;
+use wire::port::*;
 use wire::preamble::Scanner;
 use wire::request::*;
 use wire::{ErrorCode, Fault, v1};
@@ -130,6 +131,10 @@ fn messages() {
             "execution-start-end" => again::<ExecutionStartEnd>(&payload),
             "execution-list-end" => again::<ExecutionListEnd>(&payload),
             "execution-event" => again::<ExecutionEvent>(&payload),
+            "port" => again::<PortRequest>(&payload),
+            "port-wait" => again::<PortWaitRequest>(&payload),
+            "port-wait-end" => again::<ListeningPort>(&payload),
+            "port-list-end" => again::<PortListEnd>(&payload),
             "exec" => again::<ExecRequest>(&payload),
             "signal" => again::<SignalRequest>(&payload),
             "read-file" => again::<ReadFileRequest>(&payload),

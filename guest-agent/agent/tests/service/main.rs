@@ -3,6 +3,7 @@
 mod executions;
 mod file_streams;
 mod host;
+mod ports;
 mod shell;
 mod terminals;
 mod version1;

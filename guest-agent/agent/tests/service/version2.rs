@@ -33,7 +33,10 @@ fn welcome_says_who_answers() {
     let agent = Agent::start();
     let welcome = agent.open().welcome.unwrap();
     assert_eq!((welcome.version, welcome.mode.as_str()), (2, "vm"));
-    assert_eq!(welcome.features, ["exec", "executions", "files", "file-streams", "manifest", "shell", "identity"]);
+    assert_eq!(
+        welcome.features,
+        ["exec", "executions", "files", "file-streams", "manifest", "ports", "shell", "identity",]
+    );
     assert_eq!(agent.open().welcome.unwrap().boot, welcome.boot);
     assert_ne!(Agent::start().open().welcome.unwrap().boot, welcome.boot);
 }
