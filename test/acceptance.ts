@@ -29,6 +29,7 @@ export const cases: Readonly<Record<string, string>> = {
   "65": "1,000 executions are kept, and the one that ended first goes first",
   "66": "executions are listed by start, then id; of an unknown sandbox none are",
   "67": "a stream has exactly one end, and a sandbox is idle when its last execution ends",
+  "68": "waiting for a port touches nobody's connection, and has its time",
 
   // Files.
   "69": "a written file has 0644, and the parents that were missing",

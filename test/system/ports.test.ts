@@ -144,7 +144,7 @@ describe("ports of one agent's sandboxes", () => {
   afterAll(() => agent.dispose());
   afterEach(() => served.sandbox.delete());
 
-  test("[68] a listener that appears is waited for and sees no connection; none is 504", async () => {
+  test("68: a listener that appears is waited for and sees no connection; none is 504", async () => {
     served = await Served.create(agent);
     const none = await served.call("POST", "/ports/wait", { port: 8000, timeout_seconds: 1 });
     expect(none).toMatchObject({ status: 504, body: { code: "PORT_WAIT_TIMEOUT" } });
