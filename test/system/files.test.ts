@@ -63,6 +63,8 @@ describe("acceptance", () => {
       size: 3,
       mode: 0o644,
     });
+    expect((await put("/zero/f", "x", "&mode=0")).status).toBe(200);
+    expect((await stat("/zero/f")).body.mode).toBe(0o644);
     await put("/a/b/f", "two", "&mode=0600");
     await put("/a/b/f", "three");
     expect((await stat("/a/b/f")).body).toMatchObject({ size: 5, mode: 0o600 });

@@ -35,9 +35,9 @@ export function pathOf({ path, path_base64: base64 }: Static<typeof pathQuery>):
 /** A yes or no of a query. */
 export const flagQuery = Type.Optional(Type.Union([Type.Literal("true"), Type.Literal("false")]));
 
-/** Permission bits in a query: octal, such as 0644. Throws `BAD_REQUEST`. */
+/** Permission bits in a query: octal, such as 0644; 0 asks for none, as their absence does. Throws `BAD_REQUEST`. */
 export function modeOf(text: string | undefined): number | undefined {
-  if (text === undefined) return undefined;
+  if (text === undefined || /^0{1,4}$/.test(text)) return undefined;
   if (!/^0?[0-7]{3}$/.test(text)) {
     throw new AgentError("BAD_REQUEST", "field mode: expected octal permission bits", { details: { field: "mode" } });
   }
