@@ -11,6 +11,7 @@ export type { EventFilter, EventFrame, EventPosition, FollowOptions } from "./ev
 export { type AttachOptions, Execution, Executions, type StartRequest } from "./execution.ts";
 export { Files, type Path, type ReadOptions, type WriteOptions } from "./files.ts";
 export type { ExitedFrame, OutputFrame } from "./frames.ts";
+export { type ExposeOptions, Ports, type WaitOptions } from "./ports.ts";
 export type { CallOptions, RetryOptions } from "./retry.ts";
 export { Sandbox } from "./sandbox.ts";
 export type { Content } from "./transport.ts";

@@ -1,6 +1,7 @@
 // One sandbox by its id: its record, its life, what runs in it, its files and what changed in them.
 import { Executions } from "./execution.ts";
 import { Files } from "./files.ts";
+import { Ports } from "./ports.ts";
 import type { CallOptions } from "./retry.ts";
 import type { Transport } from "./transport.ts";
 import type {
@@ -21,6 +22,7 @@ import type {
 export class Sandbox {
   readonly executions: Executions;
   readonly files: Files;
+  readonly ports: Ports;
   readonly #path: string;
 
   constructor(
@@ -29,6 +31,7 @@ export class Sandbox {
   ) {
     this.executions = new Executions(transport, id);
     this.files = new Files(transport, id);
+    this.ports = new Ports(transport, id);
     this.#path = `/v1/sandboxes/${encodeURIComponent(id)}`;
   }
 

@@ -189,6 +189,7 @@ export type Error = {
     | "SANDBOX_NOT_READY"
     | "SANDBOX_PAUSED"
     | "SANDBOX_GONE"
+    | "REVERTED"
     | "INVALID_STATE"
     | "INVALID_ID"
     | "CREATE_KIND_MISSING"

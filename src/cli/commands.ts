@@ -11,6 +11,7 @@ import { sandboxCommands } from "./commands/sandbox.ts";
 import { sandboxCopyCommands } from "./commands/sandbox-copy.ts";
 import { sandboxExecutionCommands } from "./commands/sandbox-executions.ts";
 import { sandboxFileCommands } from "./commands/sandbox-files.ts";
+import { sandboxPortCommands } from "./commands/sandbox-ports.ts";
 import { sandboxSessionCommands } from "./commands/sandbox-session.ts";
 import { sandboxWorkCommands } from "./commands/sandbox-work.ts";
 import { serveCommand } from "./commands/serve.ts";
@@ -54,6 +55,7 @@ export const commands: readonly Command[] = [
   ...sandboxExecutionCommands,
   ...sandboxFileCommands,
   ...sandboxCopyCommands,
+  ...sandboxPortCommands,
   eventsCommand,
   ...templateCommands,
   ...configCommands,

@@ -756,6 +756,7 @@ declare module "fluxvm/plugin" {
     | "SANDBOX_NOT_READY"
     | "SANDBOX_PAUSED"
     | "SANDBOX_GONE"
+    | "REVERTED"
     | "INVALID_STATE"
     | "INVALID_ID"
     | "CREATE_KIND_MISSING"
