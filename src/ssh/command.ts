@@ -22,11 +22,20 @@ const NO_BYTES = new Uint8Array(0);
 
 export type CommandRequest = Pick<StartExecutionRequest, "command" | "env" | "tty">;
 
+export interface CommandOptions {
+  readonly executions: ExecutionOperations;
+  readonly login: Login;
+  readonly channel: Channel;
+  /** Aborts when the agent stops, which ends channels and no commands. */
+  readonly stopping: AbortSignal;
+}
+
 export class Command {
   readonly id = `ssh-${crypto.randomUUID()}`;
   readonly #executions: ExecutionOperations;
   readonly #login: Login;
   readonly #channel: Channel;
+  readonly #stopping: AbortSignal;
   readonly #request: CommandRequest;
   /** Ends the reader, which is the loss that kills the command when it runs. */
   readonly #leave = new AbortController();
@@ -34,10 +43,11 @@ export class Command {
   #signalsWaiting = 0;
   #size: TerminalSize | null = null;
 
-  constructor(executions: ExecutionOperations, login: Login, channel: Channel, request: CommandRequest) {
+  constructor({ executions, login, channel, stopping }: CommandOptions, request: CommandRequest) {
     this.#executions = executions;
     this.#login = login;
     this.#channel = channel;
+    this.#stopping = stopping;
     this.#request = request;
   }
 
@@ -143,6 +153,7 @@ export class Command {
 
   /** The client is gone: the command hears it as on a lost line, and is killed when that does not end it. */
   async #hangUp(): Promise<void> {
+    if (this.#stopping.aborted) return;
     const timer = setTimeout(() => this.#leave.abort(), limits.sshHangUpGraceMs);
     this.#leave.signal.addEventListener("abort", () => clearTimeout(timer), { once: true });
     await this.#sendSignal(SIGHUP);

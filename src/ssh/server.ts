@@ -71,7 +71,7 @@ class Connections {
   readonly #authentication: Authentication;
   /** By age. */
   readonly #open = new Set<Connection>();
-  #isEnding = false;
+  readonly #stopping = new AbortController();
 
   constructor(dependencies: SshDependencies, hostKey: HostKey) {
     this.#dependencies = dependencies;
@@ -80,7 +80,7 @@ class Connections {
   }
 
   accept(socket: Socket): void {
-    if (this.#isEnding || this.#open.size >= limits.sshConnectionsMax) {
+    if (this.#stopping.signal.aborted || this.#open.size >= limits.sshConnectionsMax) {
       socket.destroy();
       return;
     }
@@ -106,7 +106,7 @@ class Connections {
   }
 
   end(): void {
-    this.#isEnding = true;
+    this.#stopping.abort();
     for (const connection of [...this.#open]) connection.disconnect(DISCONNECT.byApplication, "the agent is stopping");
   }
 
@@ -133,6 +133,7 @@ class Connections {
           dependencies: this.#dependencies,
           login,
           channel: open(),
+          stopping: this.#stopping.signal,
           began: (what) => trail.write(login, login.sandboxId, what, STATUS.done),
         });
       case "direct-tcpip":

@@ -18,6 +18,8 @@ export interface SessionOptions {
   readonly dependencies: Pick<SshDependencies, "executions" | "files" | "telemetry">;
   readonly login: Login;
   readonly channel: Channel;
+  /** Aborts when the agent stops. */
+  readonly stopping: AbortSignal;
   /** Told what was started, for the audit trail. */
   readonly began: (what: "exec" | "shell" | "sftp") => void;
 }
@@ -81,14 +83,14 @@ export class Session implements ChannelUser {
   }
 
   #run(command: string): void {
-    const { dependencies, login, channel } = this.#options;
+    const { dependencies, login, channel, stopping } = this.#options;
     const terminal = this.#terminal;
     if (terminal !== null) this.#environment.set("TERM", terminal.term);
-    this.#command = new Command(dependencies.executions, login, channel, {
-      command,
-      env: Object.fromEntries(this.#environment),
-      ...(terminal !== null && { tty: terminal.size }),
-    });
+    const env = Object.fromEntries(this.#environment);
+    this.#command = new Command(
+      { executions: dependencies.executions, login, channel, stopping },
+      { command, env, ...(terminal !== null && { tty: terminal.size }) },
+    );
     void this.#command.run();
   }
 
