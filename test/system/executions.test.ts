@@ -8,6 +8,8 @@ import { TestSandbox } from "../harness/sandbox.ts";
 
 const isRoot = process.getuid?.() === 0;
 const MIB = 1024 * 1024;
+/** At full length more than a connection may be idle. */
+const SILENCE_SECONDS = process.env.FLUXVM_TEST_FULL === "1" ? 75 : 3;
 
 async function until(what: string, holds: () => Promise<boolean>, budgetMs = 10_000): Promise<void> {
   const deadline = performance.now() + budgetMs;
@@ -300,6 +302,22 @@ describe.skipIf(!isRoot)("executions", () => {
     expect((await sandbox.run("cat /proc/[0-9]*/comm | grep -c '^sleep$'; true")).stdout.trim()).toBe("0");
     expect(await sandbox.run("echo before; sleep 30", 1)).toMatchObject({ exit_code: 124, stdout: "before\n" });
   }, 30_000);
+
+  test(`no call is cut for a silence of ${SILENCE_SECONDS} s`, async () => {
+    await fresh();
+    const quiet = await start({ command: `sleep ${SILENCE_SECONDS}; cat > taken; exit 5`, stdin: true });
+    const whole = new Uint8Array(2 * MIB);
+    const [ran, waited, taken, frames] = await Promise.all([
+      sandbox.run(`sleep ${SILENCE_SECONDS}; exit 6`, SILENCE_SECONDS + 20),
+      quiet.wait((SILENCE_SECONDS + 20) * 1000),
+      quiet.stdin(0, whole, true),
+      quiet.frames(),
+    ]);
+    expect(ran.exit_code).toBe(6);
+    expect(waited).toMatchObject({ status: "exited", exit_code: 5 });
+    expect(taken).toMatchObject({ status: 200, body: { bytes_written: 2 * MIB, closed: true } });
+    expect(frames).toMatchObject([{ type: "exited", exit_code: 5 }]);
+  }, 180_000);
 
   test("A20: what it leaves in the background goes on, and its later output is found by offset", async () => {
     await fresh();
