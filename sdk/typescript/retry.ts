@@ -35,9 +35,14 @@ export async function retried<T>({ resumeMs = RESUME_MS, signal }: RetryOptions,
 
 /** Pauses that grow. */
 export class Pause {
-  nextMs = PAUSE_MIN_MS;
+  nextMs: number;
 
-  constructor(private readonly signal: AbortSignal | undefined) {}
+  constructor(
+    private readonly signal: AbortSignal | undefined,
+    private readonly firstMs = PAUSE_MIN_MS,
+  ) {
+    this.nextMs = firstMs;
+  }
 
   /** Resolves after the pause, or when the signal aborts. */
   wait(): Promise<void> {
@@ -56,6 +61,6 @@ export class Pause {
   }
 
   reset(): void {
-    this.nextMs = PAUSE_MIN_MS;
+    this.nextMs = this.firstMs;
   }
 }

@@ -5,6 +5,9 @@ import { type Files, octal, type WriteOptions } from "./files.ts";
 import { isPassing, Pause, retried } from "./retry.ts";
 import type { Transport } from "./transport.ts";
 
+/** A file that has not grown for so long grows no more. */
+const SETTLED_MS = 200;
+
 /** Rejects as a write does; nothing is left under the other name then, unless the agent stayed away. */
 export async function uploaded(
   transport: Transport,
@@ -16,7 +19,6 @@ export async function uploaded(
 ): Promise<void> {
   const aside = `${path.slice(0, path.lastIndexOf("/") + 1)}.upload-${crypto.randomUUID()}`;
   const { signal } = options;
-  const pause = new Pause(signal);
   const replaced = mode ?? (await modeOf(files, path, options));
   try {
     for (let offset = 0; ;) {
@@ -27,10 +29,7 @@ export async function uploaded(
         break;
       } catch (error) {
         if (!isInterrupted(error)) throw error;
-        await pause.wait();
-        const size = await retried(options, () => sizeOf(files, aside, signal));
-        if (size > offset) pause.reset();
-        offset = size;
+        offset = await settledSize(files, aside, options);
       }
     }
     await moved(files, aside, path, options);
@@ -50,7 +49,19 @@ async function modeOf(files: Files, path: string, options: WriteOptions): Promis
     if (error instanceof ApiError && error.code === "PATH_NOT_FOUND") return undefined;
     throw error;
   });
-  return entry === undefined ? undefined : entry.mode & 0o777;
+  return entry?.kind === "file" ? entry.mode & 0o777 : undefined;
+}
+
+/** What came before the cut may be on its way still, and must not be written beside what comes next. */
+async function settledSize(files: Files, path: string, options: WriteOptions): Promise<number> {
+  const pause = new Pause(options.signal, SETTLED_MS);
+  for (let before = -1; ;) {
+    const size = await retried(options, () => sizeOf(files, path, options.signal));
+    if (size === before) return size;
+    before = size;
+    await pause.wait();
+    pause.reset();
+  }
 }
 
 async function sizeOf(files: Files, path: string, signal: AbortSignal | undefined): Promise<number> {
