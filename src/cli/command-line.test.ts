@@ -414,7 +414,8 @@ describe("help and completion", () => {
       expect(outcome.stdout).toContain(`Usage: fluxctl ${command?.path.join(" ")}`);
       for (const { name } of command?.options ?? []) expect(outcome.stdout).toContain(`--${name}`);
     });
-  });
+    // A process for each command.
+  }, 60_000);
 
   test("no option of any command takes a token", () => {
     for (const { options } of commands) {
