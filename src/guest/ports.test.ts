@@ -39,7 +39,7 @@ describe("what listens", () => {
   test("is listed, with a name where there is one, made safe to show", async () => {
     const guest = await ports(async (c) => {
       expect((await c.next()).message).toMatchObject({ op: "port-list" });
-      const listed = [
+      const listed: Message[] = [
         { port: 80, address: "127.0.0.1", process: "a\nb" },
         { port: 81, address: "::1" },
       ];

@@ -1,4 +1,5 @@
 // A guest agent in memory: a map of files, a few command words, and manifests with or without deltas.
+import type { GuestPorts } from "../../contracts/ports.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type {
   ExecRequest,
@@ -47,6 +48,8 @@ type Listing = readonly (readonly [Uint8Array, ManifestEntry])[];
 export class FakeChannel implements GuestChannel {
   readonly features = new Set(["exec", "executions", "files", "manifest"]);
   readonly executions = new FakeExecutions();
+  /** Facet: a test that needs ports sets it. */
+  ports?: GuestPorts;
   gone = false;
   /** Listings that may be answered with a delta, by digest; emptied to force whole listings. */
   readonly listings = new Map<string, Listing>();
