@@ -69,6 +69,8 @@ pub const LIST_ENTRIES_MAX: usize = 100_000;
 pub const ARCHIVE_DEPTH_MAX: usize = 256;
 /// Names in one archive.
 pub const ARCHIVE_ENTRIES_MAX: u64 = 1_000_000;
+/// Bytes that are read for one manifest.
+pub const MANIFEST_HASHED_MAX: u64 = 512 << 30;
 /// Directories of one watch.
 pub const WATCH_DIRECTORIES_MAX: usize = 8192;
 /// Connections to ports of one guest at a time.

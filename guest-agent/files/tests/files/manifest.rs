@@ -145,6 +145,21 @@ fn limits_hold_at_their_edges() {
 }
 
 #[test]
+fn what_would_be_read_for_hours_is_a_limit_that_names_the_file() {
+    let tree = Tree::new();
+    tree.write("small", "x");
+    let sparse = std::fs::File::create(tree.path.join("sparse")).unwrap();
+    sparse.set_len(1 << 40).unwrap();
+    let began = std::time::Instant::now();
+    let fault = run(&mut manifests(&tree), &request(&["/"])).unwrap_err();
+    assert_eq!(fault.code, ErrorCode::Limit, "{fault}");
+    assert!(fault.to_string().contains("sparse: more than 512 GiB to hash"), "{fault}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(5));
+    sparse.set_len(1 << 20).unwrap();
+    run(&mut manifests(&tree), &request(&["/"])).unwrap();
+}
+
+#[test]
 fn an_unreadable_file_has_an_empty_fingerprint() {
     let tree = Tree::new();
     tree.write("open", "open");

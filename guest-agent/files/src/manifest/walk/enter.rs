@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use wire::entry::EntryKind;
-use wire::limits::PATH_MAX;
+use wire::limits::{MANIFEST_HASHED_MAX, PATH_MAX};
 use wire::{ErrorCode, Fault};
 
 /// Entries of one directory that one thread handles at a time; a larger directory is shared.
@@ -177,11 +177,23 @@ impl Walk<'_> {
         if before + bytes > self.limits.listing_max { Err(too_long(self.limits.listing_max)) } else { Ok(()) }
     }
 
+    /// What is to be read at most: a sparse file costs nothing on the disk and would be read for hours.
+    pub fn count_hashed(&self, bytes: u64) -> Result<(), Errno> {
+        let before = self.hashed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > MANIFEST_HASHED_MAX { Err(Errno::FBIG) } else { Ok(()) }
+    }
+
     fn failure(&self, errno: Errno, anchor: usize, path: &[u8], name: &[u8]) -> Fault {
         let parts = [path, name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(&b'/');
         let below = if parts.is_empty() { "the starting point".into() } else { parts.escape_ascii().to_string() };
         let which = if self.anchors.len() > 1 { format!(" of path {}", anchor + 1) } else { String::new() };
-        Fault::new(ErrorCode::WalkFailed, format!("walk {below}{which}: {}", describe(errno)))
+        match errno {
+            Errno::FBIG => Fault::new(
+                ErrorCode::Limit,
+                format!("{below}{which}: more than {} GiB to hash", MANIFEST_HASHED_MAX >> 30),
+            ),
+            _ => Fault::new(ErrorCode::WalkFailed, format!("walk {below}{which}: {}", describe(errno))),
+        }
     }
 }
 

@@ -135,6 +135,7 @@ impl Walk<'_> {
 
     /// Hashes what the file held when it was opened; a writer that keeps appending cannot hold the walk.
     fn hash(&self, file: BorrowedFd<'_>, stat: &Statx, scratch: &mut Scratch) -> Result<Sha256, Stop> {
+        self.count_hashed(stat.stx_size)?;
         let mut hash = sha2::Sha256::new();
         let mut left = stat.stx_size;
         while left > 0 {

@@ -55,6 +55,7 @@ pub fn walk(
         cancel,
         files: AtomicU64::new(0),
         listing_bytes: AtomicU64::new(0),
+        hashed_bytes: AtomicU64::new(0),
         state: Mutex::new(State::default()),
         changed: Condvar::new(),
     };
@@ -113,6 +114,7 @@ struct Walk<'a> {
     cancel: &'a AtomicBool,
     files: AtomicU64,
     listing_bytes: AtomicU64,
+    hashed_bytes: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
