@@ -9,6 +9,7 @@ import type { CreateSandbox, DoctorCheck, Event, Plugin, QuotaUse, Readiness, Vm
 export { ApiError, UnreachableError } from "./errors.ts";
 export type { EventFilter, EventFrame, EventPosition, FollowOptions } from "./events.ts";
 export { type AttachOptions, Execution, Executions, type StartRequest } from "./execution.ts";
+export { ExecutionSocket } from "./execution-socket.ts";
 export { Files, type Path, type ReadOptions, type WriteOptions } from "./files.ts";
 export type { ExitedFrame, OutputFrame } from "./frames.ts";
 export { type ExposeOptions, Ports, type WaitOptions } from "./ports.ts";

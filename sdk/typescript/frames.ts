@@ -75,6 +75,11 @@ export async function* readFrames<F extends { readonly type: string }>(
   }
 }
 
+/** A frame that came as a message of its own. */
+export function unpackFrame<F extends { readonly type: string }>(bytes: Uint8Array): F {
+  return unpacker.unpack(bytes) as F;
+}
+
 /** The body of a response that streams. */
 export function bodyOf(response: Response): ReadableStream<Uint8Array> {
   if (response.body === null) throw new BrokenStreamError("a stream without a body");

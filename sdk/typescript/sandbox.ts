@@ -1,5 +1,6 @@
 // One sandbox by its id: its record, its life, what runs in it, its files and what changed in them.
-import { Executions } from "./execution.ts";
+import { type AttachOptions, Executions } from "./execution.ts";
+import { ExecutionSocket } from "./execution-socket.ts";
 import { Files } from "./files.ts";
 import { Ports } from "./ports.ts";
 import type { CallOptions } from "./retry.ts";
@@ -69,6 +70,11 @@ export class Sandbox {
   /** Rejects with `NOT_SUPPORTED` where there is no memory that could be kept. */
   snapshot(options?: CallOptions): Promise<unknown> {
     return this.#call("POST", "/snapshot", undefined, options);
+  }
+
+  /** An execution that is there, over a WebSocket. */
+  socket(executionId: string, options?: AttachOptions): ExecutionSocket {
+    return new ExecutionSocket(this.transport, this.id, executionId, options);
   }
 
   /** Runs a command to its end; everything that it started is killed then. */

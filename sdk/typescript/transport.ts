@@ -75,6 +75,26 @@ export class Transport {
     return response;
   }
 
+  /** Where a WebSocket of `path` is. Throws `UnreachableError` on a unix socket, which has none. */
+  socketUrl(path: string): string {
+    const { url, unix } = this.connection;
+    if (unix !== null) throw new UnreachableError("there are no WebSockets over a unix socket");
+    return url.replace(/^http/, "ws") + path;
+  }
+
+  /**
+   * Begins to open a WebSocket. A browser cannot say who asks, so there only an agent without tokens lets it in. Throws
+   * `UnreachableError` where there are no WebSockets.
+   */
+  openSocket(url: string, protocol: string): WebSocket {
+    const { token, tls } = this.connection;
+    if (typeof WebSocket === "undefined") throw new UnreachableError("there are no WebSockets here");
+    if (typeof process === "undefined") return new WebSocket(url, protocol);
+    const headers = token === null ? {} : { authorization: `Bearer ${token}` };
+    const options = { protocols: [protocol], headers, ...(tls === null ? {} : { tls }) };
+    return new WebSocket(url, options as never);
+  }
+
   /** Calls a route and answers its JSON body, null when there is none. Rejects as `request` does. */
   async json<T>(method: string, path: string, options: RequestOptions = {}): Promise<T> {
     const response = await this.request(method, path, options);
