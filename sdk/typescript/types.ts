@@ -292,6 +292,8 @@ export type ExecResult = {
 export type Execution = {
   readonly id: string;
   readonly sandbox_id: string;
+  /** Raised when the sandbox is put back to an earlier state. Offsets mean something within one. */
+  readonly incarnation: number;
   readonly command?: string;
   readonly argv?: readonly string[];
   readonly tty: boolean;

@@ -45,6 +45,7 @@ export const catalogue = {
   SANDBOX_NOT_READY: entry(412, "the sandbox is not ready", true),
   SANDBOX_PAUSED: entry(423, "the sandbox is paused"),
   SANDBOX_GONE: entry(409, "the sandbox has ended"),
+  REVERTED: entry(409, "the sandbox was put back to an earlier state: begin again"),
   INVALID_STATE: entry(412, "the sandbox is in a state that does not allow this"),
   INVALID_ID: entry(400, "an id is 1 to 64 of A-Z, a-z, 0-9 and -"),
   CREATE_KIND_MISSING: entry(400, "name a template, a spec or a procbox"),

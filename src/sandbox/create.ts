@@ -137,6 +137,7 @@ function newSandbox(
     isolation: plan.isolation,
     notes: [...plan.notes],
     run: 1,
+    incarnation: 0,
     identity: null,
     visiblePid: null,
     enforcement: null,

@@ -5,6 +5,7 @@ import type { Volume } from "../contracts/storage.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
+import { executionsOf } from "./executions/executions.ts";
 import type { VmRecord } from "./operations.ts";
 import { runOwner } from "./record.ts";
 import { dropExposures } from "./ports/exposures.ts";
@@ -125,7 +126,9 @@ async function startRun(context: Context, sandbox: Sandbox, snapshot: string | u
   const volume = await storage.openVolume(sandbox.id);
   if (volume === null) throw new AgentError("INVALID_STATE", "the workspace of this sandbox is gone");
   const from = snapshot ?? (await unfinishedDryRun(context, sandbox, volume));
-  await move(context, sandbox, phase, "starting", { patch: { run: sandbox.record.run + 1, error: null } });
+  const { run, incarnation } = sandbox.record;
+  const patch = { run: run + 1, incarnation: from === undefined ? incarnation : incarnation + 1, error: null };
+  await move(context, sandbox, phase, "starting", { patch });
   sandbox.run = context.ledger(runOwner(sandbox.record));
   await crashPoint("start.journalled");
   try {
@@ -141,6 +144,7 @@ async function startRun(context: Context, sandbox: Sandbox, snapshot: string | u
       throw error;
     }
     publish(context, sandbox, { instance, volume });
+    if (from !== undefined) await executionsOf(context, sandbox).reverted();
   } catch (error) {
     const { changes, stuck } = await releaseRun(sandbox);
     const reason = asAgentError(error).message;

@@ -46,6 +46,8 @@ const recordSchema = z.object({
   notes: z.array(z.string()),
   /** Counts launches; part of the journal owner of each. */
   run: z.int(),
+  /** Raised whenever the guest is put back to an earlier state. */
+  incarnation: z.int().default(0),
   /** The instance of this run, null when there is none. */
   identity: identitySchema.nullable(),
   visiblePid: z.int().nullable(),

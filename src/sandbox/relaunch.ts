@@ -2,6 +2,7 @@
 // Runs in the sandbox's mailbox, while the sandbox stays ready for everybody outside.
 import { limits } from "../config/limits.ts";
 import type { Context } from "./context.ts";
+import { acrossIncarnations } from "./executions/executions.ts";
 import { runOwner } from "./record.ts";
 import { discard, endInstance, instanceFields, launch, NO_INSTANCE, ownPlace, publish, stuckError } from "./run.ts";
 import type { Live, Sandbox } from "./sandbox.ts";
@@ -12,6 +13,10 @@ import { amend } from "./transition.ts";
  * running; it has no instance then.
  */
 export async function relaunch(context: Context, sandbox: Sandbox, volume: Live["volume"], tag: string): Promise<Live> {
+  return await acrossIncarnations(context, sandbox, () => launchFrom(context, sandbox, volume, tag));
+}
+
+async function launchFrom(context: Context, sandbox: Sandbox, volume: Live["volume"], tag: string): Promise<Live> {
   await endInstance(context, sandbox, limits.discardBudgetMs);
   const { changes, stuck } = await sandbox.run.releaseAll();
   const patch = { ...NO_INSTANCE, run: sandbox.record.run + 1 };

@@ -7,6 +7,7 @@ export function executionReply(execution: Execution) {
   return {
     id: execution.id,
     sandbox_id: execution.sandboxId,
+    incarnation: execution.incarnation,
     ...(command === undefined ? { argv: [...(argv ?? [])] } : { command }),
     tty: execution.tty,
     status: execution.status,

@@ -120,10 +120,10 @@ describe("a stream", () => {
     execution.write("stdout", "abcdef");
     execution.write("stderr", "xyz");
     execution.exit({ signal: 9 });
-    const query = "stdout_offset=4&stderr_offset=3";
+    const query = "stdout_offset=4&stderr_offset=3&incarnation=2";
     const answer = await harness.call("GET", `${path}/e/stream?${query}`, { headers: { accept } });
     expect([answer.status, answer.headers.get("content-type")]).toEqual([200, accept]);
-    expect(execution.attached[0]).toMatchObject({ role: "reader", from: { stdout: 4, stderr: 3 } });
+    expect(execution.attached[0]).toMatchObject({ role: "reader", incarnation: 2, from: { stdout: 4, stderr: 3 } });
     if (accept !== NDJSON) return;
     expect(lines(answer.text).slice(1)).toEqual([
       { type: "output", channel: "stdout", offset: 4, data_base64: "ZWY=" },
@@ -340,7 +340,6 @@ describe("stdin", () => {
     expect(sent).toBeLessThan(total);
     gate.resolve();
     expect(await (await upload).json()).toEqual({ bytes_written: total, closed: true });
-    expect(execution.stdin.every(({ length }) => length <= 256 * 1024)).toBe(true);
   });
 });
 

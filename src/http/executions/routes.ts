@@ -1,6 +1,5 @@
 // Routes of executions: commands with an id that go on while nobody looks, and streams of what they write.
 import type { Static } from "@sinclair/typebox";
-import type { OutputOffsets } from "../../contracts/executions.ts";
 import type { Logger } from "../../contracts/log.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { ErrorCode } from "../../errors/catalogue.ts";
@@ -28,7 +27,7 @@ import {
   waitBody,
 } from "./schema.ts";
 import { executionSocket } from "./socket.ts";
-import { ExecutionSource } from "./source.ts";
+import { type Attachment, ExecutionSource } from "./source.ts";
 import { uploadStdin } from "./upload.ts";
 
 const COLLECTION = "/v1/sandboxes/:id/executions";
@@ -150,14 +149,14 @@ function streamRoutes(
       summary: "Streams the output that is kept from the offsets on, then what comes, then how it ended.",
       query: streamQuery,
       success: { status: 200, contentTypes: STREAM_TYPES },
-      errors: readFailures,
+      errors: ["REVERTED", ...readFailures],
       handler: ({ caller, id, params, query, request }) =>
         attach({
           caller,
           accept: request.headers.get("accept"),
           begin: async () => {
             const execution = await operations.execution(caller, id, executionId(params));
-            const attachment = { caller, execution, from: offsets(query), role: query.role ?? "reader" } as const;
+            const attachment = { caller, execution, ...beginning(query) };
             return { status: 200, source: await ExecutionSource.open(operations, attachment) };
           },
         }),
@@ -169,7 +168,7 @@ function streamRoutes(
       summary: "The stream as a WebSocket, which also takes stdin, resize and signal messages.",
       query: streamQuery,
       success: { status: 101 },
-      errors: ["UPGRADE_REQUIRED", "STREAMS_EXHAUSTED", ...readFailures],
+      errors: ["UPGRADE_REQUIRED", "STREAMS_EXHAUSTED", "REVERTED", ...readFailures],
       handler: async ({ caller, id, params, query, request }) => {
         checkUpgrade(request);
         const offered = request.headers.get("sec-websocket-protocol");
@@ -178,7 +177,7 @@ function streamRoutes(
         const place = streams.take(caller);
         try {
           const execution = await operations.execution(caller, id, target.executionId);
-          const attachment = { caller, execution, from: offsets(query), role: query.role ?? "reader" } as const;
+          const attachment = { caller, execution, ...beginning(query) };
           const source = await ExecutionSource.open(operations, attachment);
           const socket = executionSocket(source, { operations, target, encoding, place, log });
           return upgradeResponse(socket, offered === null ? null : encoding.protocol);
@@ -191,8 +190,10 @@ function streamRoutes(
   ];
 }
 
-function offsets(query: Static<typeof streamQuery>): OutputOffsets {
-  return { stdout: query.stdout_offset ?? 0, stderr: query.stderr_offset ?? 0 };
+/** Where a stream begins, and as what. */
+function beginning(query: Static<typeof streamQuery>): Pick<Attachment, "from" | "incarnation" | "role"> {
+  const { stdout_offset: stdout = 0, stderr_offset: stderr = 0, incarnation, role = "reader" } = query;
+  return { from: { stdout, stderr }, ...(incarnation !== undefined && { incarnation }), role };
 }
 
 /** The execution's id in the path; one that cannot exist is not found. */

@@ -59,6 +59,10 @@ export const executionSchema = Type.Object(
   {
     id: Type.String(),
     sandbox_id: Type.String(),
+    incarnation: Type.Integer({
+      minimum: 0,
+      description: "Raised when the sandbox is put back to an earlier state. Offsets mean something within one.",
+    }),
     command: Type.Optional(Type.String()),
     argv: Type.Optional(Type.Array(Type.String())),
     tty: Type.Boolean(),
@@ -97,6 +101,12 @@ export const signalBody = Type.Object(
 export const streamQuery = Type.Object({
   stdout_offset: Type.Optional(offset),
   stderr_offset: Type.Optional(offset),
+  incarnation: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      description: "The incarnation that the offsets are of; `REVERTED` when the execution is of another by now.",
+    }),
+  ),
   role: Type.Optional(
     Type.Union([Type.Literal("starter"), Type.Literal("reader")], {
       description:

@@ -10,7 +10,7 @@ import type { Caller } from "../../sandbox/operations.ts";
 import type { Frame, FrameSource } from "../stream/frame.ts";
 import { executionReply, frameReply } from "./reply.ts";
 
-export interface Attachment extends Pick<AttachRequest, "from" | "role"> {
+export interface Attachment extends Pick<AttachRequest, "from" | "incarnation" | "role"> {
   readonly caller: Caller;
   readonly execution: Execution;
 }
@@ -29,9 +29,9 @@ export class ExecutionSource implements FrameSource {
 
   /** Attaches a reader. Rejects as `attachExecution` does. */
   static async open(operations: ExecutionOperations, attachment: Attachment): Promise<ExecutionSource> {
-    const { caller, execution, from, role } = attachment;
+    const { caller, execution, from, incarnation, role } = attachment;
     const abort = new AbortController();
-    const request = { from, role, signal: abort.signal };
+    const request = { from, ...(incarnation !== undefined && { incarnation }), role, signal: abort.signal };
     const reader = await operations.attachExecution(caller, execution.sandboxId, execution.id, request);
     return new ExecutionSource(execution, reader, abort);
   }

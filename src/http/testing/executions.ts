@@ -41,6 +41,7 @@ export class FakeExecution {
     this.#state = {
       id,
       sandboxId,
+      incarnation: 0,
       ...(request.argv === undefined ? { command: request.command! } : { argv: request.argv }),
       tty: request.tty !== undefined,
       status: "running",

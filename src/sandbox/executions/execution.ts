@@ -4,17 +4,20 @@ import { limits } from "../../config/limits.ts";
 import type { GuestExecution, GuestExecutions, OutputOffsets } from "../../contracts/executions.ts";
 import type { Logger } from "../../contracts/log.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
+import type { ErrorCode } from "../../errors/catalogue.ts";
 import { Feed } from "./feed.ts";
 import type { AttachRequest, Execution, ExecutionFrame, ExecutionReader, StdinStatus } from "./operations.ts";
 import { Output } from "./output.ts";
 import { OutputReader, type ReadableExecution } from "./reader.ts";
 import type { RingFile } from "./ring-file.ts";
 import { Starter } from "./starter.ts";
-import type { ExecutionEnd, StoredExecution } from "./stored.ts";
+import { endFromGuest, endUnseen, type ExecutionEnd, type StoredExecution } from "./stored.ts";
 
 const SIGKILL = 9;
-/** What ended an execution whose sandbox was ended. */
+/** What ended an execution whose sandbox was ended, or put back to a state without it. */
 export const STOPPED = "sandbox stopped";
+export const REVERTED = "the sandbox was put back to an earlier state";
+const END_CODES: Readonly<Record<string, ErrorCode>> = { [STOPPED]: "SANDBOX_GONE", [REVERTED]: "REVERTED" };
 
 export interface ExecutionHost {
   readonly sandboxId: string;
@@ -132,7 +135,7 @@ export class HeldExecution implements ReadableExecution {
     const { end } = this.#stored;
     if (end === null || !this.#complete) return null;
     if (end.error !== null) {
-      return { type: "error", code: end.error === STOPPED ? "SANDBOX_GONE" : "GUEST_ERROR", message: end.error };
+      return { type: "error", code: END_CODES[end.error] ?? "GUEST_ERROR", message: end.error };
     }
     const { exitCode, signal, timedOut, outputOpen } = end;
     return { type: "exited", exitCode, signal, timedOut, outputOpen };
@@ -148,10 +151,11 @@ export class HeldExecution implements ReadableExecution {
   }
 
   view(): Execution {
-    const { id, command, argv, tty, startedAtUnixMs, end, stdin } = this.#stored;
+    const { id, incarnation, command, argv, tty, startedAtUnixMs, end, stdin } = this.#stored;
     return {
       id,
       sandboxId: this.#host.sandboxId,
+      incarnation,
       ...(command !== undefined && { command }),
       ...(argv !== undefined && { argv }),
       tty,
@@ -211,7 +215,9 @@ export class HeldExecution implements ReadableExecution {
     return this.view();
   }
 
-  attach({ from, role, signal }: AttachRequest): ExecutionReader {
+  /** Throws `REVERTED` when the offsets are of another incarnation. */
+  attach({ from, incarnation, role, signal }: AttachRequest): ExecutionReader {
+    if (incarnation !== undefined && incarnation !== this.#stored.incarnation) throw new AgentError("REVERTED");
     const reader = new OutputReader(this, from, signal);
     if (reader.done) return reader;
     this.#readers.add(reader);
@@ -221,15 +227,7 @@ export class HeldExecution implements ReadableExecution {
 
   /** It is over because of `error`, unless it was over before; its last output may still come. */
   ending(error: string): void {
-    this.#over({
-      atUnixMs: this.#host.nowUnixMs(),
-      exitCode: null,
-      signal: null,
-      timedOut: false,
-      oomKilled: false,
-      outputOpen: false,
-      error,
-    });
+    this.#over(endUnseen(error, this.#host.nowUnixMs()));
   }
 
   /** It is over because of `error`, unless it was over before, and nothing of it will come. */
@@ -238,6 +236,18 @@ export class HeldExecution implements ReadableExecution {
     this.ending(error);
     this.#starter.release();
     this.#completed();
+  }
+
+  /** The guest is about to be put back: nothing more comes of what is undone, and readers have to begin again. */
+  cross(): void {
+    this.#feed.stop();
+    this.dismiss(new AgentError("REVERTED"));
+  }
+
+  /** The guest was put back to where this execution does not run: what is here of it stays readable. */
+  crossed(): void {
+    this.#dismissal = null;
+    this.end(REVERTED);
   }
 
   /** Every reader gets `error` as its last frame. */
@@ -309,18 +319,7 @@ export class HeldExecution implements ReadableExecution {
 
   #exited(state: GuestExecution): void {
     this.inputTaken({ bytesWritten: state.stdin.accepted, closed: true });
-    const now = this.#host.nowUnixMs();
-    const claimed = state.exitedAtUnixMs ?? now;
-    this.#over({
-      // The guest's clock counts only where it makes sense, which is when the agent was away at the exit.
-      atUnixMs: claimed >= this.#stored.startedAtUnixMs && claimed <= now ? claimed : now,
-      exitCode: state.exitCode,
-      signal: state.signal,
-      timedOut: state.timedOut,
-      oomKilled: state.oomKilled,
-      outputOpen: state.outputOpen,
-      error: endsUntold(state) ? "the guest agent could not tell how the process ended" : null,
-    });
+    this.#over(endFromGuest(state, this.#stored.startedAtUnixMs, this.#host.nowUnixMs()));
   }
 
   #finished(state: GuestExecution): void {
@@ -381,10 +380,6 @@ export class HeldExecution implements ReadableExecution {
     };
     void attempt();
   }
-}
-
-function endsUntold({ exitCode, signal, timedOut }: GuestExecution): boolean {
-  return exitCode === null && signal === null && !timedOut;
 }
 
 /** Where a reader begins that takes everything that is kept. */

@@ -31,6 +31,7 @@ describe("start", () => {
     expect(await at.view("e-1")).toEqual({
       id: "e-1",
       sandboxId: SANDBOX,
+      incarnation: 0,
       argv: ["cat", "x"],
       tty: false,
       status: "running",

@@ -11,11 +11,28 @@ import type { HeldExecution } from "./execution.ts";
 import type { Execution, ExecutionOperations } from "./operations.ts";
 import { checkSignal, checkTerminalSize, startRequest } from "./request.ts";
 import { ExecutionTable } from "./table.ts";
+import { amend } from "../transition.ts";
 
 /** The table of a sandbox, made when it is first needed. */
 export function executionsOf(context: Context, sandbox: Sandbox): ExecutionTable {
   sandbox.executions ??= new ExecutionTable(context, sandbox);
   return sandbox.executions;
+}
+
+/**
+ * Runs `work`, in which the guest of a sandbox is put back to an earlier state, in the sandbox's mailbox. Offsets of
+ * executions that run on mean something else afterwards, which every reader is told; what was started since is over.
+ */
+export async function acrossIncarnations<T>(context: Context, sandbox: Sandbox, work: () => Promise<T>): Promise<T> {
+  const table = executionsOf(context, sandbox);
+  // Before the guest changes, so that an agent that ends here joins them in the same way.
+  await amend(context, sandbox, { patch: { incarnation: sandbox.record.incarnation + 1 } });
+  await table.reverting();
+  try {
+    return await work();
+  } finally {
+    await table.reverted();
+  }
 }
 
 export function executionOperations(context: Context): ExecutionOperations {
@@ -58,7 +75,7 @@ async function signalNow(context: Context, sandbox: Sandbox, id: string, signal:
   const table = executionsOf(context, sandbox);
   const execution = await table.find(id);
   if (!execution.running) throw new AgentError("EXECUTION_EXITED");
-  await (await table.guest()).signal(id, signal);
+  await (await table.guest.executions()).signal(id, signal);
   return execution.view();
 }
 
@@ -67,6 +84,6 @@ async function resizeNow(context: Context, sandbox: Sandbox, id: string, size: T
   const execution = await table.find(id);
   if (!execution.tty) throw new AgentError("TTY_REQUIRED");
   if (!execution.running) throw new AgentError("EXECUTION_EXITED");
-  await (await table.guest()).resize(id, size);
+  await (await table.guest.executions()).resize(id, size);
   return execution.view();
 }

@@ -21,6 +21,8 @@ export interface StartExecutionRequest extends ProcessRequest {
 export interface Execution {
   readonly id: string;
   readonly sandboxId: string;
+  /** Raised with every return of the sandbox to an earlier state. Offsets mean something within one. */
+  readonly incarnation: number;
   /** Exactly one of `command` and `argv` is set. */
   readonly command?: string;
   readonly argv?: readonly string[];
@@ -78,6 +80,8 @@ export type ExecutionFrame =
 export interface AttachRequest {
   /** Where to begin; what is not kept any more is passed over. */
   readonly from: OutputOffsets;
+  /** The incarnation that the offsets are of; absent = whichever there is. */
+  readonly incarnation?: number;
   /**
    * `starter`: its pace holds a `block` execution up, and its loss is what `onDisconnect` speaks of; the newest one has
    * the role. `reader`: sees the same bytes and never holds anybody up.

@@ -55,7 +55,8 @@ export class OutputReader implements ExecutionReader {
     try {
       return await this.#next();
     } catch (error) {
-      return this.#end(errorFrame(asAgentError(error)));
+      // What a reader is to be told that has to go comes before what that has done to it.
+      return this.#end(errorFrame(this.#execution.dismissal ?? asAgentError(error)));
     }
   }
 

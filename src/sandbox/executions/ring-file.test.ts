@@ -99,29 +99,31 @@ test("a ring that may not grow keeps fewer bytes, and all of them are right", as
 });
 
 test("a ring that could not grow does so when there is room again, at any moment, and loses nothing more", async () => {
+  const whole = MIB;
+  const sizes = { stepBytes: RING_SIZES.stepBytes / 8, keptMaxBytes: whole };
   for (const [left, turn] of [
-    [700_000, 1],
-    [700_000, 300_000],
-    [700_000, 1_000_003],
-    [700_000, 2 * MIB],
-    [2_900_000, 7 * MIB],
-    [2_900_000, 7 * MIB + 70_000],
+    [90_000, 1],
+    [90_000, 40_000],
+    [90_000, 125_003],
+    [90_000, whole / 4],
+    [360_000, 7 * (whole / 8)],
+    [360_000, 7 * (whole / 8) + 9000],
   ] as const) {
     await using place = await scratch();
-    const budget = new RingBudget(64 * MIB, NOTHING);
+    const budget = new RingBudget(64 * MIB, NOTHING, sizes);
     budget.takeAlways(64 * MIB - left);
     const ring = RingFile.create(place.path, budget);
     await fill(ring, turn);
     await expectWhole(ring);
     budget.give(64 * MIB - left);
-    await fill(ring, turn + 3 * MIB);
+    await fill(ring, turn + 3 * (whole / 8));
     await expectWhole(ring);
     await ring.keep();
-    await fill(ring, turn + 12 * MIB);
+    await fill(ring, turn + 12 * (whole / 8));
     await expectWhole(ring);
-    expect(ring.window.end - ring.window.base).toBeGreaterThan(7 * MIB);
+    expect(ring.window.end - ring.window.base).toBeGreaterThan(7 * (whole / 8));
     await ring.close();
-    const found = await RingFile.find(place.path, plenty());
+    const found = await RingFile.find(place.path, new RingBudget(64 * MIB, NOTHING, sizes));
     await expectWhole(found);
     await found.close();
   }

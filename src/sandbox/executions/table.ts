@@ -1,7 +1,7 @@
 // The executions of one sandbox: those that run and those that ran, by id, within their bounds. The table is found again
 // on disk by every agent process, and joined with what the guest still knows.
 import { limits } from "../../config/limits.ts";
-import type { ExecutionStart, GuestExecution, GuestExecutions } from "../../contracts/executions.ts";
+import type { ExecutionStart, GuestExecution } from "../../contracts/executions.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
 import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "../activity.ts";
 import { withDeadline } from "../clock.ts";
@@ -9,11 +9,12 @@ import type { Context } from "../context.ts";
 import { liveOf, refreshUsage } from "../guest-access.ts";
 import type { Sandbox } from "../sandbox.ts";
 import { ExecutionEvents } from "./events.ts";
-import { HeldExecution, STOPPED } from "./execution.ts";
+import { HeldExecution, REVERTED, STOPPED } from "./execution.ts";
+import { GuestSide } from "./guest-side.ts";
 import { Stdin } from "./input.ts";
 import { Retention } from "./retention.ts";
 import { RingFile } from "./ring-file.ts";
-import { ExecutionFiles, type StoredExecution, storedExecution } from "./stored.ts";
+import { ExecutionFiles, runsTheSame, type StoredExecution, storedExecution, storedFromGuest } from "./stored.ts";
 
 /** One execution with what only the table needs of it. */
 interface Entry {
@@ -30,6 +31,7 @@ export class ExecutionTable {
   readonly #context: Context;
   readonly #sandbox: Sandbox;
   readonly #files: ExecutionFiles;
+  readonly guest: GuestSide;
   readonly #entries = new Map<string, Entry>();
   /** Those that count as commands running in the sandbox. */
   readonly #counted = new Set<HeldExecution>();
@@ -39,11 +41,14 @@ export class ExecutionTable {
   });
   #loading: Promise<void> | null = null;
   #closed: AgentError | null = null;
+  /** The guest is being put back to an earlier state. */
+  #reverting = false;
 
   constructor(context: Context, sandbox: Sandbox) {
     this.#context = context;
     this.#sandbox = sandbox;
     this.#files = new ExecutionFiles(context.places.executionsDir(sandbox.id));
+    this.guest = new GuestSide(context, sandbox);
   }
 
   /** Resolves when what an earlier agent process left is in the table. */
@@ -83,7 +88,7 @@ export class ExecutionTable {
     await this.load();
     const known = this.#entries.get(request.id);
     if (known !== undefined) {
-      if (!sameCommand(known.execution.stored, request)) throw new AgentError("EXECUTION_EXISTS");
+      if (!runsTheSame(known.execution.stored, request)) throw new AgentError("EXECUTION_EXISTS");
       await known.started;
       return { execution: known.execution, existing: true };
     }
@@ -93,19 +98,34 @@ export class ExecutionTable {
     return { execution: entry.execution, existing: false };
   }
 
-  /** Goes on with what the guest of an adopted sandbox still runs. */
+  /** Joins what is here with what the guest knows, after another agent process or another state of the guest. */
   async adopt(): Promise<void> {
     await this.load();
-    const known = await this.#askGuest();
-    for (const { execution } of this.#entries.values()) {
-      const state = known?.get(execution.id);
-      if (execution.running && (known === null || state !== undefined)) this.#resume(execution, state ?? null);
-      else if (execution.running) execution.end("the guest agent does not know the execution any more");
-      else if (state !== undefined && execution.misses(state)) execution.resume(state);
+    const known = await this.guest.known();
+    for (const entry of [...this.#entries.values()]) {
+      const state = known?.get(entry.execution.id);
+      if (this.#isOfNow(entry.execution)) this.#goOn(entry.execution, state, known !== null);
+      else await this.#rejoin(entry, state, known !== null);
     }
     for (const [id, state] of known ?? []) {
       if (!this.#entries.has(id)) this.#adoptUnknown(state);
     }
+  }
+
+  /**
+   * The guest is about to be put back to an earlier state, and the record has the incarnation that follows: readers of
+   * what runs go with `REVERTED`, and nothing starts until `reverted`.
+   */
+  async reverting(): Promise<void> {
+    await this.load();
+    this.#reverting = true;
+    for (const { execution } of this.#entries.values()) if (execution.running) execution.cross();
+  }
+
+  /** The guest was put back, or could not be: goes on with what it knows. */
+  async reverted(): Promise<void> {
+    await this.adopt();
+    this.#reverting = false;
   }
 
   /** The sandbox is about to be ended, which is what ends everything that runs in it. */
@@ -156,9 +176,47 @@ export class ExecutionTable {
     for (const stored of await this.#files.load()) {
       const entry = await this.#found(stored);
       this.#entries.set(stored.id, entry);
-      const alive = this.#sandbox.live !== null && stored.incarnation === record.run;
+      const alive = this.#sandbox.live !== null && stored.run === record.run;
       if (!alive) entry.execution.end(STOPPED);
     }
+  }
+
+  /** What ties an execution to the guest as it is now. */
+  get #now(): Pick<StoredExecution, "run" | "incarnation"> {
+    const { run, incarnation } = this.#sandbox.record;
+    return { run, incarnation };
+  }
+
+  #isOfNow({ stored }: HeldExecution): boolean {
+    return stored.run === this.#now.run && stored.incarnation === this.#now.incarnation;
+  }
+
+  #goOn(execution: HeldExecution, state: GuestExecution | undefined, isAnswered: boolean): void {
+    if (execution.running && (!isAnswered || state !== undefined)) this.#resume(execution, state ?? null);
+    else if (execution.running) execution.end("the guest agent does not know the execution any more");
+    else if (state !== undefined && execution.misses(state)) execution.resume(state);
+  }
+
+  /**
+   * The guest was put back, before or after this execution or into the middle of it. What it knows to run goes on from
+   * where it was then, with none of the output of the time that is undone; the rest is over.
+   */
+  async #rejoin(entry: Entry, state: GuestExecution | undefined, isAnswered: boolean): Promise<void> {
+    const { execution } = entry;
+    const isOver = state === undefined ? isAnswered || !execution.running : !execution.running && !runs(state);
+    if (isOver) {
+      execution.crossed();
+      if (state !== undefined) this.guest.forget(execution.id);
+      return;
+    }
+    execution.cross();
+    this.#uncount(execution);
+    await execution.remove();
+    await entry.saved;
+    const again = this.#fresh({ ...execution.stored, ...this.#now, end: null });
+    this.#entries.set(execution.id, again);
+    this.#save(again, again.execution.stored);
+    this.#resume(again.execution, state ?? null);
   }
 
   async #found(stored: StoredExecution): Promise<Entry> {
@@ -181,13 +239,13 @@ export class ExecutionTable {
       sandboxId: this.#sandbox.id,
       log,
       nowUnixMs: () => clock.nowUnixMs(),
-      guest: () => this.guest(),
+      guest: () => this.guest.executions(),
       ended: () => this.#ended(entry),
       changed: (changed) => this.#save(entry, changed),
     });
     const entry: Entry = {
       execution,
-      stdin: new Stdin(execution, () => this.guest()),
+      stdin: new Stdin(execution, () => this.guest.executions()),
       events: new ExecutionEvents(this.#context, this.#sandbox),
       started: Promise.resolve(),
       saved: Promise.resolve(),
@@ -195,17 +253,13 @@ export class ExecutionTable {
     return entry;
   }
 
-  /** The guest's executions. Rejects with what says why there are none. */
-  async guest(): Promise<GuestExecutions> {
-    const { live } = this.#sandbox;
-    if (live === null) throw new AgentError("SANDBOX_GONE");
-    const { executions } = await live.instance.channel();
-    if (executions === undefined) throw new AgentError("NOT_SUPPORTED", "this guest agent cannot keep executions");
-    return executions;
+  #assertOpen(): void {
+    if (this.#closed !== null) throw this.#closed;
+    if (this.#reverting) throw new AgentError("SANDBOX_BUSY", "the sandbox is being put back to an earlier state");
   }
 
   #assertRoom(): void {
-    if (this.#closed !== null) throw this.#closed;
+    this.#assertOpen();
     liveOf(this.#sandbox);
     if (this.#sandbox.runningCommands >= limits.runningExecutionsMax) {
       throw new AgentError("SANDBOX_BUSY", `${limits.runningExecutionsMax} commands are running in the sandbox`);
@@ -225,7 +279,7 @@ export class ExecutionTable {
         tty: tty !== undefined,
         onDisconnect,
         overflow: block ? "block" : "ring",
-        incarnation: this.#sandbox.record.run,
+        ...this.#now,
         startedAtUnixMs: this.#context.dependencies.clock.nowUnixMs(),
         end: null,
         stdin: { bytesWritten: 0, closed: !stdin },
@@ -245,37 +299,10 @@ export class ExecutionTable {
   /** What is stored comes first, so that an agent that is killed meanwhile knows what it finds in the guest. */
   async #launch({ execution, events }: Entry, request: ExecutionStart): Promise<void> {
     await this.#files.create(execution.stored);
-    const state = await this.#startInGuest(request);
-    if (this.#closed !== null) throw this.#closed;
+    const state = await this.guest.start(request);
+    this.#assertOpen();
     execution.begin(state, this.#context.dependencies.clock.nowUnixMs());
     events.started(execution);
-  }
-
-  /** A start whose answer was lost is sent again: the guest knows it by its id. */
-  async #startInGuest(request: ExecutionStart): Promise<GuestExecution> {
-    for (let attempt = 1; ; attempt++) {
-      try {
-        const guest = await this.guest();
-        return (await guest.start(request)).execution;
-      } catch (cause) {
-        const error = asAgentError(cause);
-        if (error.code !== "GUEST_UNREACHABLE" || attempt === limits.executionStartAttemptsMax) throw error;
-        await Bun.sleep(limits.executionAttachPauseMinMs * attempt);
-      }
-    }
-  }
-
-  async #askGuest(): Promise<ReadonlyMap<string, GuestExecution> | null> {
-    try {
-      const asking = this.guest().then((guest) => guest.list());
-      const states = await withDeadline(asking, limits.adoptTimeoutMs, "asking for executions");
-      return new Map(states.map((state) => [state.id, state]));
-    } catch (cause) {
-      const error = asAgentError(cause);
-      if (error.code === "NOT_SUPPORTED") return new Map();
-      this.#context.dependencies.log.warn({ sandbox: this.#sandbox.id, error: error.message }, "executions not listed");
-      return null;
-    }
   }
 
   #resume(execution: HeldExecution, state: GuestExecution | null): void {
@@ -285,25 +312,12 @@ export class ExecutionTable {
 
   /** Something that the guest runs and the disk does not know of, because the host lost power or files. */
   #adoptUnknown(state: GuestExecution): void {
-    if (state.exitedAtUnixMs !== null) {
-      this.#tellForgotten(state.id);
+    if (!runs(state)) {
+      this.guest.forget(state.id);
       return;
     }
-    const { id, command, argv, tty, startedAtUnixMs, block, stdin } = state;
-    const entry = this.#fresh(
-      storedExecution({
-        id,
-        ...(argv === undefined ? { command: command ?? "" } : { argv: [...argv] }),
-        tty,
-        onDisconnect: "keep",
-        overflow: block ? "block" : "ring",
-        incarnation: this.#sandbox.record.run,
-        startedAtUnixMs,
-        end: null,
-        stdin: { bytesWritten: stdin.accepted, closed: stdin.closed },
-      }),
-    );
-    this.#entries.set(id, entry);
+    const entry = this.#fresh(storedFromGuest(state, this.#now));
+    this.#entries.set(state.id, entry);
     this.#save(entry, entry.execution.stored);
     this.#resume(entry.execution, state);
   }
@@ -320,6 +334,7 @@ export class ExecutionTable {
   }
 
   #count(execution: HeldExecution): void {
+    if (this.#counted.has(execution)) return;
     this.#counted.add(execution);
     commandBegan(this.#context, this.#sandbox);
   }
@@ -350,7 +365,7 @@ export class ExecutionTable {
   #evict({ id }: HeldExecution): void {
     const entry = this.#entries.get(id);
     if (entry === undefined) return;
-    this.#tellForgotten(id);
+    this.guest.forget(id);
     void this.#forget(entry);
   }
 
@@ -370,15 +385,8 @@ export class ExecutionTable {
       );
     }
   }
-
-  #tellForgotten(id: string): void {
-    // What does not arrive is said again by the next agent process, or by the guest's own bound.
-    this.guest()
-      .then((guest) => guest.forget(id))
-      .catch(() => undefined);
-  }
 }
 
-function sameCommand(stored: StoredExecution, { command, argv }: ExecutionStart): boolean {
-  return stored.command === command && Bun.deepEquals(stored.argv, argv === undefined ? undefined : [...argv]);
+function runs({ exitedAtUnixMs }: GuestExecution): boolean {
+  return exitedAtUnixMs === null;
 }

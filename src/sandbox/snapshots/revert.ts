@@ -13,6 +13,7 @@ import { relaunch } from "../relaunch.ts";
 import { stuckMessage } from "../run.ts";
 import type { Sandbox } from "../sandbox.ts";
 import { fail } from "../transition.ts";
+import { restoreInPlace } from "./in-place.ts";
 import { facetOf } from "./snapshots.ts";
 
 export const DRY_RUN_SNAPSHOT = "dry-run-snapshot";
@@ -81,13 +82,8 @@ async function putBack(context: Context, sandbox: Sandbox, volume: Volume, tag: 
   const { live } = sandbox;
   // An agent that ended before the snapshot was taken had not run the command either.
   if (!(await wasTaken(context, sandbox, volume, tag))) return;
-  if (facet.restores === "in-place" && facet.restore !== undefined && live !== null) {
-    const restoring = facet.restore(live.instance, volume, tag);
-    await withDeadline(restoring, limits.snapshotTimeoutMs, "restoring a snapshot");
-    await withDeadline(live.instance.channel(), limits.readyTimeoutMs, "waiting for the guest agent");
-  } else {
-    await relaunch(context, sandbox, volume, tag);
-  }
+  if (live !== null && (await restoreInPlace(context, sandbox, facet, live, tag))) return;
+  await relaunch(context, sandbox, volume, tag);
 }
 
 /** Whether the snapshot of a dry-run is there; its journal row is older than itself. */

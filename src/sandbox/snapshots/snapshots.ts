@@ -8,6 +8,7 @@ import type { Context } from "../context.ts";
 import type { Caller, VmRecord } from "../operations.ts";
 import { start } from "../power.ts";
 import type { Live, Sandbox } from "../sandbox.ts";
+import { restoreInPlace } from "./in-place.ts";
 import type { SnapshotOperations } from "./operations.ts";
 import { checkTag } from "./tag.ts";
 
@@ -53,7 +54,7 @@ export function snapshotOperations(context: Context): SnapshotOperations {
       checkTag(tag);
       const { phase } = context.catalogue.find(caller, id).record;
       if (phase === "stopped" || phase === "failed") return await startFrom(caller, id, tag);
-      return await inMailbox(caller, id, "restore", (sandbox, facet) => restoreInPlace(context, sandbox, facet, tag));
+      return await inMailbox(caller, id, "restore", (sandbox, facet) => restore(context, sandbox, facet, tag));
     },
     startFromSnapshot: async (caller, id, tag) => {
       checkTag(tag);
@@ -64,15 +65,10 @@ export function snapshotOperations(context: Context): SnapshotOperations {
   };
 }
 
-/** Memory and disk of the running instance are put back by the backend itself; the guest agent answers afterwards. */
-async function restoreInPlace(context: Context, sandbox: Sandbox, facet: Snapshots, tag: string): Promise<VmRecord> {
-  const { instance, volume } = requireLive(sandbox);
-  await requireTag(facet, instance, volume, tag);
-  if (facet.restores !== "in-place" || facet.restore === undefined) throw new AgentError("RESTORE_NEEDS_STOP");
-  sandbox.executions?.sandboxEnding();
-  await bounded(facet.restore(instance, volume, tag), "restoring a snapshot");
-  await sandbox.executions?.sandboxEnded();
-  await withDeadline(instance.channel(), limits.readyTimeoutMs, "waiting for the guest agent");
+async function restore(context: Context, sandbox: Sandbox, facet: Snapshots, tag: string): Promise<VmRecord> {
+  const live = requireLive(sandbox);
+  await requireTag(facet, live.instance, live.volume, tag);
+  if (!(await restoreInPlace(context, sandbox, facet, live, tag))) throw new AgentError("RESTORE_NEEDS_STOP");
   return context.render(sandbox);
 }
 

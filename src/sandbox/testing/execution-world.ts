@@ -6,6 +6,7 @@ import type {
   StartExecutionRequest,
 } from "../executions/operations.ts";
 import type { SandboxCore } from "../core.ts";
+import type { FakeHost } from "./fake-host.ts";
 import type { FakeExecution, FakeExecutions } from "./fake-executions.ts";
 import { admin, World } from "./world.ts";
 
@@ -17,8 +18,10 @@ export class ExecutionWorld {
     public core: SandboxCore,
   ) {}
 
-  static async create(): Promise<ExecutionWorld> {
+  /** `restores`: how the backend does, where it has snapshots. */
+  static async create(restores: FakeHost["restores"] = null): Promise<ExecutionWorld> {
     const world = await World.create();
+    world.host.restores = restores;
     const core = world.core();
     await core.operations.create(admin, { id: SANDBOX, backend: "fake", backendRequest: {} });
     return new ExecutionWorld(world, core);

@@ -221,7 +221,7 @@ export class FakeExecution {
         });
       }
     }
-    const sent = CHANNELS.every((channel) => attached.at[channel] >= this[channel].end);
+    const sent = CHANNELS.every((channel) => Math.max(attached.at[channel], this[channel].base) >= this[channel].end);
     if (sent && this.#exit !== null && !this.#outputOpen) attached.end(this.state());
   }
 }

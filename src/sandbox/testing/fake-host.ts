@@ -5,6 +5,7 @@ import type { Backend, Instance, InstanceEnd, LaunchRequest, Snapshots } from ".
 import type { JsonObject } from "../../contracts/json.ts";
 import type { Release } from "../../contracts/resource.ts";
 import type { Overshoot, Storage, Volume, VolumeRequest } from "../../contracts/storage.ts";
+import type { FakeExecutions } from "./fake-executions.ts";
 import { FakeChannel, type Files } from "./fake-guest.ts";
 
 export interface FakeProcess {
@@ -51,6 +52,8 @@ export class FakeHost {
   restores: Snapshots["restores"] | null = null;
   /** By volume, then tag. */
   readonly snapshots = new Map<string, Map<string, Files>>();
+  /** What a restore does to the executions of the guest, which a test plays. */
+  rewind: (executions: FakeExecutions) => void = () => undefined;
   /** Who wants to know of volumes beyond their bound. */
   readonly overshootListeners = new Set<(found: Overshoot) => void>();
   /** Awaited in every launch, so that a test can hold one. */
@@ -217,6 +220,7 @@ export class FakeHost {
       this.spawn(shortName, leases.uid ?? 0, volume),
     );
     await resources.update("fake-process", shortName, { pid: process.pid });
+    if (request.restore !== undefined) this.#rewind(process);
     return process;
   }
 
@@ -236,8 +240,16 @@ export class FakeHost {
         if (this.faults.has("remove-snapshot")) throw new AgentError("MONITOR_ERROR");
         if (!of(volume).delete(tag)) throw new AgentError("SNAPSHOT_NOT_FOUND");
       },
-      restore: async (_, volume, tag) => this.#restore(volume, tag),
+      restore: async (_, volume, tag) => {
+        this.#restore(volume, tag);
+        for (const process of this.processes.values()) if (process.volume === volume.name) this.#rewind(process);
+      },
     };
+  }
+
+  #rewind({ channel: { executions } }: FakeProcess): void {
+    this.rewind(executions);
+    executions.cutAll();
   }
 
   #restore({ name }: Volume, tag: string): void {
