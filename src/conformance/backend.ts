@@ -5,6 +5,7 @@ import type { JsonObject } from "../contracts/json.ts";
 import { check, equal, equalBytes, failureOf, rejectsWith } from "./assert.ts";
 import { type ConformanceCase, needs } from "./case.ts";
 import { channelCases } from "./channel.ts";
+import { portCases } from "./ports.ts";
 import { childProcesses, leftOver } from "./processes.ts";
 import { type BackendContext, OUTPUT_MAX_BYTES, prepare, run, STOP_BUDGET_MS, withSandbox } from "./station.ts";
 
@@ -320,6 +321,7 @@ export const backendCases: readonly ConformanceCase<BackendContext>[] = [
   ...planCases,
   ...lifeCases,
   ...channelCases,
+  ...portCases,
   ...facetCases,
 ];
 
