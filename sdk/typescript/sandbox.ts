@@ -59,6 +59,11 @@ export class Sandbox {
     return this.#call("POST", "/stop", undefined, options);
   }
 
+  /** Stops it and starts it again on the files that it has. */
+  restart(options?: CallOptions): Promise<VmRecord> {
+    return this.#call("POST", "/restart", undefined, options);
+  }
+
   pause(options?: CallOptions): Promise<VmRecord> {
     return this.#call("POST", "/pause", undefined, options);
   }

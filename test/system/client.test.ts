@@ -64,6 +64,28 @@ describe("while connections are cut", () => {
     expect(relay.cuts - cutsBefore).toBeGreaterThan(3);
   }, 60_000);
 
+  test("an execution on a WebSocket takes and gives every byte once", async () => {
+    const { id } = await sandbox.executions.startInBackground({ command: "cat", stdin: true, overflow: "block" });
+    const socket = sandbox.socket(id, { role: "starter" });
+    const block = crypto.getRandomValues(new Uint8Array(64 * 1024));
+    const cutsBefore = relay.cuts;
+    using _ = relay.cutting(30, 200);
+    const sending = (async () => {
+      for (let n = 0; n < 100; n++) {
+        await socket.write(block, n === 99);
+        await Bun.sleep(10);
+      }
+    })();
+    const pieces: Uint8Array[] = [];
+    for await (const frame of socket.frames()) {
+      if (frame.type === "output") pieces.push(frame.data);
+      else expect(frame.exit_code).toBe(0);
+    }
+    await sending;
+    expect(sha256(Buffer.concat(pieces))).toBe(sha256(Buffer.concat(Array.from({ length: 100 }, () => block))));
+    expect(relay.cuts - cutsBefore).toBeGreaterThan(3);
+  }, 60_000);
+
   test("files come and go whole, and a mode is kept", async () => {
     const content = Buffer.alloc(48 * MIB);
     for (let at = 0; at < content.length; at += 65_536) crypto.getRandomValues(content.subarray(at, at + 65_536));
