@@ -1,6 +1,7 @@
 //! How init gives up the host, once: namespaces, then the small root, then the user, then Landlock, in this order
 //! because a process under Landlock cannot mount and one without capabilities cannot change its user.
 
+mod accounts;
 pub mod landlock;
 pub mod rights;
 pub mod root;

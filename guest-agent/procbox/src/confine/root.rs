@@ -1,7 +1,7 @@
 //! The sandbox's root: a small read-only memory file system with the granted paths bound in, a `/proc`, a
 //! `/dev/pts` of its own, and nothing else.
 
-use super::{during, terminals};
+use super::{accounts, during, terminals};
 use crate::config::LaunchConfig;
 use crate::limits::*;
 use crate::plan::Plan;
@@ -11,8 +11,8 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat, mknodat};
 use nix::unistd::symlinkat;
 use std::ffi::CString;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -86,7 +86,11 @@ pub fn enter(config: &LaunchConfig, plan: &Plan, terminals: Option<OwnedFd>) -> 
     let host = open_path(&config.workspace).map_err(during("opening the workspace"))?;
     mount::attach_on(root.as_fd(), host.as_fd()).map_err(during("attaching the root"))?;
     for bind in &binds {
-        attach(root.as_fd(), bind).map_err(during(format!("binding {}", bind.inside.display())))?;
+        let attached = match accounts::replacement(&bind.inside, config) {
+            Some(content) => write(root.as_fd(), &bind.inside, &content),
+            None => attach(root.as_fd(), bind),
+        };
+        attached.map_err(during(format!("binding {}", bind.inside.display())))?;
     }
     for Link { inside, target } in &links {
         link(root.as_fd(), inside, target).map_err(during(format!("linking {}", inside.display())))?;
@@ -158,6 +162,14 @@ fn attach(root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()> {
         ignore_existing(mknodat(root, relative, SFlag::S_IFREG, mode, 0))?;
     }
     mount::attach(bind.tree.as_fd(), root, &c_string(relative))
+}
+
+fn write(root: BorrowedFd<'_>, inside: &Path, content: &[u8]) -> io::Result<()> {
+    let relative = below_root(inside);
+    make_directory(root, relative.parent().unwrap_or(Path::new("")))?;
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = openat(root, relative, flags, Mode::from_bits_truncate(0o644))?;
+    File::from(file).write_all(content)
 }
 
 fn link(root: BorrowedFd<'_>, inside: &Path, target: &Path) -> io::Result<()> {
