@@ -10,7 +10,7 @@ const KEYS: Readonly<Record<KeyName, readonly string[]>> = {
   admin: ["-t", "ed25519"],
   reader: ["-t", "ed25519"],
   other: ["-t", "ed25519"],
-  rsa: ["-t", "rsa", "-b", "3072"],
+  rsa: ["-t", "rsa", "-b", "2048"],
   ecdsa: ["-t", "ecdsa", "-b", "256"],
   stranger: ["-t", "ed25519"],
 };
@@ -38,9 +38,9 @@ export class SshStation {
 
   static async start(options: AgentOptions = {}): Promise<SshStation> {
     const agent = await TestAgent.prepare(options);
-    for (const [name, type] of Object.entries(KEYS)) {
-      await finished(Bun.spawn(["ssh-keygen", "-q", "-N", "", ...type, "-f", join(agent.dir, name)]));
-    }
+    const generate = (name: string, type: readonly string[]) =>
+      finished(Bun.spawn(["ssh-keygen", "-q", "-N", "", ...type, "-f", join(agent.dir, name)]));
+    await Promise.all(Object.entries(KEYS).map(([name, type]) => generate(name, type)));
     const configuration = await Bun.file(agent.configPath).text();
     await Bun.write(agent.configPath, `${configuration}\n${await sshSection(agent.dir)}`);
     await agent.start();

@@ -12,8 +12,8 @@ let sandbox: TestSandbox;
 beforeAll(async () => {
   station = await SshStation.start();
   sandbox = await TestSandbox.create(station.agent);
-});
-afterAll(() => station.dispose());
+}, 60_000);
+afterAll(() => station.dispose(), 60_000);
 
 const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest("hex");
 const ssh = (args: readonly string[], options: Parameters<SshStation["ssh"]>[2] = {}) =>
