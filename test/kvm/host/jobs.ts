@@ -51,6 +51,8 @@ export class Jobs {
   start(request: JobRequest, output: JobOutput): Job {
     const job = this.#next++;
     const { promise: ended, resolve, reject } = Promise.withResolvers<JobEnd>();
+    // Whoever waits for the end hears of a lost machine; nobody has to.
+    ended.catch(() => undefined);
     this.#jobs.set(job, { ...output, end: resolve, fail: reject });
     const send = (kind: Kind, content: Uint8Array): void => this.#send(encodeFrame({ kind, job, content }));
     const text = new TextEncoder();

@@ -38,7 +38,7 @@ export const DEFAULT_OPTIONS: HostOptions = {
 const CACHE = join(REPOSITORY, ".cache/kvm-host");
 /** Where jobs start, and where the disk with the work is mounted. */
 const JOB_FOLDER = "/job";
-const BOOT_TIMEOUT_MS = 60_000;
+const BOOT_TIMEOUT_MS = 180_000;
 const LAST_LINES = 100;
 const KERNEL_ARGUMENTS = [
   ...["console=ttyS0", "quiet", "panic=-1", "net.ifnames=0", "random.trust_cpu=on"],

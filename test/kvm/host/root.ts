@@ -9,7 +9,7 @@ import { makeImage } from "./disk.ts";
 
 const PACKAGES = [
   ...["kmod", "iproute2", "nftables", "procps", "python3-minimal", "openssl", "btrfs-progs", "xfsprogs"],
-  ...["qemu-system-x86", "bpftool", "busybox-static", "systemd-sysv", "strace", "git"],
+  ...["qemu-system-x86", "bpftool", "busybox-static", "systemd-sysv"],
 ];
 const UNUSED = [
   "usr/share/doc",
