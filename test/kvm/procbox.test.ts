@@ -60,7 +60,7 @@ describe.skipIf(missing !== null).each(MACHINES)("a Debian host with Linux $kern
       expect(report).toMatch(/^ok +control groups +memory \(v2\), pids \(v2\), cpu \(v2\)$/m);
       expect(report).toMatch(/^info +\/dev\/kvm +can be opened/m);
     },
-    MINUTE_MS,
+    TEST_TIMEOUT_MS,
   );
 
   test(

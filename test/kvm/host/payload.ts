@@ -1,6 +1,6 @@
 // The disk that a KVM host gets its work from, mounted there at /job: the built binary and Bun, and, where tests of this
 // repository are to run inside, the repository with its packages.
-import { copyFile, link, mkdir, symlink } from "node:fs/promises";
+import { copyFile, link, mkdir, rm, symlink } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { run } from "./command.ts";
 import { makeImage } from "./disk.ts";
@@ -29,6 +29,7 @@ export async function makePayload({ tree }: Payload, folder: string): Promise<st
   await symlink("../dist/fluxctl", join(staged, "bin/fluxctl"));
   const image = join(folder, "job.img");
   await makeImage({ from: staged, to: image, spareMib: SPARE_MIB });
+  await rm(staged, { recursive: true });
   return image;
 }
 
