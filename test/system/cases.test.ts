@@ -266,11 +266,17 @@ describe("B: files and change-sets", () => {
     expect(await sandbox.changes()).toMatchObject({ added: [], deleted: [], modified: ["/t/same"], unchanged: 2 });
   });
 
-  test("a sparse file of 1 GiB is hashed like any other", async () => {
+  test("a sparse file of 1 GiB is hashed like any other, one of 1 TiB is refused at once by its name", async () => {
     await sandbox.run("mkdir -p sparse && cd sparse && truncate -s 1G big && echo x > small");
     const started = performance.now();
     expect((await sandbox.baseline(["/sparse"])).files).toBe(2);
     expect(performance.now() - started).toBeLessThan(20_000);
+    await sandbox.run("truncate -s 1T sparse/big");
+    const began = performance.now();
+    const refused = await agent.json("POST", `${sandbox.path}/changes`, {});
+    expect(refused).toMatchObject({ status: 413, body: { code: "LISTING_TOO_LARGE" } });
+    expect(refused.body.error).toContain("big: more than 512 GiB to hash");
+    expect(performance.now() - began).toBeLessThan(5_000);
     await sandbox.run("rm -r sparse");
   }, 40_000);
 });
