@@ -74,7 +74,7 @@ export class MachineInstance implements Instance {
     const gone = this.ended.then(({ reason }): never => {
       throw new AgentError("SANDBOX_GONE", `the virtual machine ended: ${reason}`);
     });
-    const connected = guest.unix({ path, token, connectTimeoutMs: CONNECT_TIMEOUT_MS });
+    const connected = guest.unix({ path, token, connectTimeoutMs: CONNECT_TIMEOUT_MS, device: true });
     this.#reached = await Promise.race([connected, gone]);
     return this.#reached;
   }

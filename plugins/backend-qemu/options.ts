@@ -7,7 +7,7 @@ export const options = z.object({
   qemu_img_binary: z.string().min(1).default("qemu-img"),
   /** `auto`: KVM where it runs a guest at speed, else QEMU's own emulation, which the record tells. */
   accel: z.enum(["auto", "kvm", "tcg"]).default("auto"),
-  /** `auto`: microvm where the sandbox brings its kernel, else q35. */
+  /** `auto`: microvm where the sandbox brings its kernel and KVM runs it, else q35. */
   machine: z.enum(["auto", "microvm", "q35"]).default("auto"),
   max_vcpus: z.int().min(1).max(255).default(64),
   max_memory_mib: z.int().min(64).default(1_048_576),

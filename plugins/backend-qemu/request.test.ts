@@ -5,7 +5,8 @@ import { options } from "./options.ts";
 import { parseRequest } from "./request.ts";
 
 const defaults = options.parse({});
-const plan = (request: JsonObject) => parseRequest({ image: "/t/root.raw", ...request }, defaults, "tcg");
+const plan = (request: JsonObject, accel: "kvm" | "tcg" = "tcg") =>
+  parseRequest({ image: "/t/root.raw", ...request }, defaults, accel);
 const refusal = (request: JsonObject): { code: string; message: string } => {
   try {
     plan(request);
@@ -32,10 +33,13 @@ describe("a request", () => {
     });
   });
 
-  test("with a kernel boots the small machine unless it names another", () => {
-    expect(plan({ kernel: "/t/kernel" }).machine).toBe("microvm");
-    expect(plan({ kernel: "/t/kernel", machine: "q35" }).machine).toBe("q35");
+  test("with a kernel boots the small machine under KVM unless it names another", () => {
+    expect(plan({ kernel: "/t/kernel" }, "kvm").machine).toBe("microvm");
+    expect(plan({ kernel: "/t/kernel", machine: "q35" }, "kvm").machine).toBe("q35");
+    expect(plan({}, "kvm").machine).toBe("q35");
+    expect(plan({ kernel: "/t/kernel" }, "tcg").machine).toBe("q35");
     expect(refusal({ machine: "microvm" }).code).toBe("BAD_REQUEST");
+    expect(refusal({ machine: "microvm", kernel: "/t/kernel" }).code).toBe("CAPABILITY_MISSING");
   });
 
   test("passes fields that nobody knows", () => {

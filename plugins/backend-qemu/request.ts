@@ -113,7 +113,7 @@ export function parseRequest(request: JsonObject, options: QemuOptions, accel: "
     memory_mib: memoryMib,
     disk_bytes: wish.disk_size_gib == null ? null : wish.disk_size_gib * GIB,
     network: networkOf(wish.network ?? { mode: "none", forwards: [] }),
-    machine: machineOf(wish.machine ?? null, wish.kernel ?? null, options),
+    machine: machineOf(wish.machine ?? null, wish.kernel ?? null, options, accel),
     accel,
   };
 }
@@ -143,10 +143,23 @@ function networkOf(wish: z.infer<typeof network>): QemuSpec["network"] {
   });
 }
 
-function machineOf(wish: "microvm" | "q35" | null, kernel: string | null, options: QemuOptions): QemuSpec["machine"] {
-  const machine = wish ?? (options.machine === "auto" ? (kernel === null ? "q35" : "microvm") : options.machine);
-  if (machine === "microvm" && kernel === null) {
+/** The small machine where it can boot the sandbox, unless the request or the operator says otherwise. */
+function machineOf(
+  wish: "microvm" | "q35" | null,
+  kernel: string | null,
+  options: QemuOptions,
+  accel: "kvm" | "tcg",
+): QemuSpec["machine"] {
+  const wanted = wish ?? (options.machine === "auto" ? null : options.machine);
+  if (wanted === null) return kernel !== null && accel === "kvm" ? "microvm" : "q35";
+  if (wanted === "microvm" && kernel === null) {
     throw new AgentError("BAD_REQUEST", "the machine microvm boots a kernel only: name one, or use q35");
   }
-  return machine;
+  if (wanted === "microvm" && accel === "tcg") {
+    // It has no timer that a kernel could measure another by; with KVM the kernel is told.
+    throw new AgentError("CAPABILITY_MISSING", "an emulated microvm has no timer that a kernel finds: use q35", {
+      details: { capability: "kvm" },
+    });
+  }
+  return wanted;
 }

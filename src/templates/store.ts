@@ -51,13 +51,13 @@ export class TemplateStore {
    */
   async create(name: string, fill: (directory: string) => Promise<void>): Promise<Template> {
     requireTemplateName(name);
-    await mkdir(this.#directory, { recursive: true, mode: 0o700 });
+    await makePassable(this.#directory);
     await using _lock = await this.#lock();
     const target = join(this.#directory, name);
     if (await exists(target)) throw new AgentError("TEMPLATE_EXISTS", `a template is called ${name} already`);
     const building = join(this.#directory, `${BUILDING}${name}`);
     try {
-      await mkdir(building, { mode: 0o700 });
+      await makePassable(building);
       await fill(building);
       await makeDurable(building);
       await rename(building, target);
@@ -125,4 +125,10 @@ async function exists(path: string): Promise<boolean> {
 function noneIfMissing(error: NodeJS.ErrnoException): never[] {
   if (error.code === "ENOENT" || error.code === "ENOTDIR") return [];
   throw error;
+}
+
+/** Virtual machines have users of their own, which read the kernel below here; nobody lists what there is. */
+async function makePassable(path: string): Promise<void> {
+  await mkdir(path, { recursive: true, mode: 0o711 });
+  await chmod(path, 0o711);
 }
