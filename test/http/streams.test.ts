@@ -2,6 +2,7 @@
 // that are sent ahead, and heads alone.
 import { afterEach, describe, expect, test } from "bun:test";
 import { unpack } from "msgpackr";
+import { limits } from "../../src/config/limits.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import { framings } from "../../src/http/stream/framing.ts";
 import { Harness } from "../../src/http/testing/harness.ts";
@@ -150,6 +151,54 @@ describe("a request that is sent ahead of a stream's end", () => {
     await client.send(get("/healthz"));
     await until(() => client.received.endsWith('{"ok":true}'));
     expect(client.received.match(/HTTP\/1\.1 200 OK/g)).toHaveLength(2);
+  });
+});
+
+describe("the cap of a token", () => {
+  const upgrade = {
+    upgrade: "websocket",
+    connection: "upgrade",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "x",
+  };
+
+  test("counts every kind of stream, and no other token's", async () => {
+    const tokens = ["t-one", "t-other"].map((token) => ({ token, role: "admin" }));
+    const harness = new Harness({ auth: { tokens } });
+    const id = await harness.sandbox();
+    harness.executions.add(id, "e");
+    const open = (token: string, path: string, headers: Record<string, string> = {}, body?: string) =>
+      harness.http.app.handle(
+        new Request(`http://127.0.0.1${path}`, {
+          method: body === undefined ? "GET" : "POST",
+          headers: { authorization: `Bearer ${token}`, ...headers },
+          body,
+        }),
+      );
+    const attached = await Promise.all(
+      Array.from({ length: limits.attachedStreamsPerTokenMax }, () => open("t-one", "/v1/events/stream")),
+    );
+    cleanups.push(() => Promise.all(attached.map(({ body }) => body!.cancel())));
+    const kinds: [string, Record<string, string>?, string?][] = [
+      ["/v1/events/stream"],
+      [`/v1/sandboxes/${id}/files/watch?path=/`],
+      [`/v1/sandboxes/${id}/executions/e/stream`],
+      [`/v1/sandboxes/${id}/executions/e/ws`, upgrade],
+      [`/v1/sandboxes/${id}/executions`, { accept: NDJSON }, JSON.stringify({ id: "new", command: "x" })],
+    ];
+    for (const [path, headers, body] of kinds) {
+      const refused = await open("t-one", path, headers, body);
+      const { code } = (await refused.json()) as { code: string };
+      expect([path, refused.status, code]).toEqual([path, 429, "STREAMS_EXHAUSTED"]);
+    }
+    expect(harness.executions.all.has(`${id}/new`)).toBe(false);
+    const other = await open("t-other", "/v1/events/stream");
+    expect(other.status).toBe(200);
+    await other.body!.cancel();
+    await attached.pop()!.body!.cancel();
+    const next = await open("t-one", "/v1/events/stream");
+    expect(next.status).toBe(200);
+    attached.push(next);
   });
 });
 
