@@ -88,9 +88,8 @@ impl Network {
     fn find(self, port: u16) -> Result<Option<ListeningPort>, Fault> {
         let listeners = table::on_port(port)?;
         let owners = Owners::of(&inodes(&listeners));
-        let is_it = |listener: &&Listener| {
-            listener.takes_loopback() && (self == Self::Own || owners.has(listener.inode))
-        };
+        let is_it =
+            |listener: &&Listener| listener.takes_loopback() && (self == Self::Own || owners.has(listener.inode));
         Ok(listeners.iter().find(is_it).map(|listener| told(listener, &owners)))
     }
 
@@ -118,10 +117,8 @@ fn refused(port: u16) -> Fault {
 }
 
 /// Reading the kernel's tables takes as long as others make them.
-async fn off_the_loop<T: Send + 'static>(
-    look: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    tokio::task::spawn_blocking(look)
-        .await
-        .unwrap_or_else(|_| Err(Fault::new(ErrorCode::Internal, "looking at the sockets failed inside the guest agent")))
+async fn off_the_loop<T: Send + 'static>(look: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+    tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| {
+        Err(Fault::new(ErrorCode::Internal, "looking at the sockets failed inside the guest agent"))
+    })
 }

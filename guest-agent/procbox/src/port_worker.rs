@@ -41,10 +41,8 @@ pub fn run(socket: OwnedFd, network: Network) -> ! {
 
 fn serve(socket: OwnedFd, network: Network) -> io::Result<()> {
     process::close_all_except(&[0, 1, 2, socket.as_raw_fd()])?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(PORT_LOOKS_MAX)
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(PORT_LOOKS_MAX).build()?;
     LocalSet::new().block_on(&runtime, listen(socket, network))
 }
 

@@ -134,11 +134,7 @@ impl Answer {
 
     /// A worker ends a connection that breaks without an end. One that is gone itself cut all of them.
     fn broken(&self) -> Fault {
-        if self.worker.is_alive() {
-            Fault::new(ErrorCode::Broken, "the connection broke off")
-        } else {
-            interrupted()
-        }
+        if self.worker.is_alive() { Fault::new(ErrorCode::Broken, "the connection broke off") } else { interrupted() }
     }
 }
 

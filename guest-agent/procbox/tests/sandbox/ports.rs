@@ -83,7 +83,13 @@ fn answer(mut stream: TcpStream, kind: &str) {
                 Ok(count) => format!("end after {count}\n"),
                 Err(error) => format!("{:?}\n", error.kind()),
             };
-            std::fs::File::options().append(true).create(true).open("told").unwrap().write_all(told.as_bytes()).unwrap();
+            std::fs::File::options()
+                .append(true)
+                .create(true)
+                .open("told")
+                .unwrap()
+                .write_all(told.as_bytes())
+                .unwrap();
         }
         other => panic!("no server {other}"),
     }
