@@ -426,6 +426,11 @@ export type PatchSandbox = {
   readonly labels?: Readonly<Record<string, string | null>>;
 };
 
+export type Pause = {
+  /** Also while commands run, which freeze with the sandbox. */
+  readonly force?: boolean;
+};
+
 export type Plugin = {
   readonly kind: string | null;
   readonly id: string;

@@ -3,6 +3,7 @@ import { lstat, mkdir, readlink } from "node:fs/promises";
 import { join } from "node:path";
 import { limits } from "../config/limits.ts";
 import type { Caller, CreateSandboxRequest, IdempotentRequest, VmRecord } from "./operations.ts";
+import { ExecutionWorld, SANDBOX, until } from "./testing/execution-world.ts";
 import { admin, NOTHING_HELD, UID_FIRST, World } from "./testing/world.ts";
 
 const request = (fields: Partial<CreateSandboxRequest> = {}): CreateSandboxRequest => ({
@@ -448,6 +449,19 @@ describe("pause and resume", () => {
     await Bun.sleep(2);
     await expect(operations.pause(admin, "one")).rejects.toMatchObject(code("SANDBOX_BUSY"));
     await running;
+  });
+
+  test("a forced pause freezes what runs, which goes on afterwards", async () => {
+    await using at = await ExecutionWorld.create();
+    const process = await at.start({ id: "e", command: "x" });
+    const { operations } = at.core;
+    const both = [operations.pause(admin, SANDBOX), operations.pause(admin, SANDBOX, { force: true })];
+    expect((await Promise.allSettled(both)).map(({ status }) => status)).toEqual(["rejected", "fulfilled"]);
+    expect(operations.get(admin, SANDBOX)).toMatchObject({ state: "paused" });
+    expect(await at.view("e")).toMatchObject({ status: "running" });
+    expect(await operations.resume(admin, SANDBOX)).toMatchObject({ state: "running" });
+    process.exit(4);
+    await until(async () => (await at.view("e")).exitCode === 4, "it has gone on");
   });
 });
 

@@ -95,7 +95,7 @@ function operationsOf(context: Context): Operations {
     start: async (caller, id) => await start(context, find(caller, id)),
     stop: async (caller, id) => await stop(context, find(caller, id)),
     restart: async (caller, id) => await restart(context, find(caller, id)),
-    pause: async (caller, id) => await pause(context, find(caller, id)),
+    pause: async (caller, id, options) => await pause(context, find(caller, id), options),
     resume: async (caller, id) => await resume(context, find(caller, id)),
     update: async (caller, id, patch) => await update(context, find(caller, id), patch),
     ping: (caller, id) => onGuest(context, caller, id, ping),

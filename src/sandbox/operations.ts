@@ -119,7 +119,8 @@ export interface Operations {
   stop(caller: Caller, id: string): Promise<VmRecord>;
   /** Stops and starts. */
   restart(caller: Caller, id: string): Promise<VmRecord>;
-  pause(caller: Caller, id: string): Promise<VmRecord>;
+  /** `SANDBOX_BUSY` while commands run, unless `force`: then they freeze with the sandbox. */
+  pause(caller: Caller, id: string, options?: { readonly force?: boolean }): Promise<VmRecord>;
   resume(caller: Caller, id: string): Promise<VmRecord>;
   update(
     caller: Caller,

@@ -160,17 +160,24 @@ async function unfinishedDryRun(context: Context, sandbox: Sandbox, volume: Volu
   return revert !== null && (await wasTaken(context, sandbox, volume, revert.tag)) ? revert.tag : undefined;
 }
 
-/** Freezes a sandbox in place. `SANDBOX_BUSY` while commands run, `NOT_SUPPORTED` where the backend cannot. */
-export async function pause(context: Context, sandbox: Sandbox): Promise<VmRecord> {
+/**
+ * Freezes a sandbox in place. `SANDBOX_BUSY` while commands run, unless `force` lets them freeze with it;
+ * `NOT_SUPPORTED` where the backend cannot.
+ */
+export async function pause(
+  context: Context,
+  sandbox: Sandbox,
+  { force = false }: { readonly force?: boolean } = {},
+): Promise<VmRecord> {
   const facet = context.backend(sandbox.record.backend).pause;
   if (facet === undefined) throw new AgentError("NOT_SUPPORTED");
-  return await sandbox.actor.join("pause", async () => {
+  return await sandbox.actor.join(force ? "pause-by-force" : "pause", async () => {
     assertPresent(context, sandbox);
     const { crashPoint, clock } = context.dependencies;
     const { live } = sandbox;
     if (sandbox.record.phase === "paused") return context.render(sandbox);
     if (sandbox.record.phase !== "ready" || live === null) throw refuse(sandbox, "paused");
-    if (sandbox.runningCommands > 0 || sandbox.dryRun !== null) {
+    if ((sandbox.runningCommands > 0 && !force) || sandbox.dryRun !== null) {
       throw new AgentError("SANDBOX_BUSY", "a command is running in the sandbox");
     }
     await move(context, sandbox, "ready", "pausing", { attributes: { reason: "pause" } });

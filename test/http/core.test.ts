@@ -85,7 +85,10 @@ test("84: what reaches the guest resumes a paused sandbox, unless the caller dec
   expect(await state()).toBe("paused");
   expect((await run({ "x-fluxvm-no-auto-resume": "0" })).json.exit_code).toBe(0);
   expect(await state()).toBe("ready");
-  await harness.call("POST", `${path}/pause`);
+  expect((await harness.call("POST", `${path}/pause`, { json: { force: "yes" } })).status).toBe(422);
+  const busy = run();
+  expect((await harness.call("POST", `${path}/pause`, { json: { force: true } })).json.state).toBe("paused");
+  await busy;
   // Whatever this guest answers to that.
   await harness.call("GET", `${path}/files/stat?path=/none`);
   expect(await state()).toBe("ready");

@@ -6,7 +6,7 @@ import { launchFailures, sandboxFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { vmRecordSchema } from "../schema.ts";
 import { createRequest } from "./create.ts";
-import { createBody, patchBody, recordList, sandboxListQuery, vmListQuery } from "./schema.ts";
+import { createBody, patchBody, pauseBody, recordList, sandboxListQuery, vmListQuery } from "./schema.ts";
 
 const PREFIXES = ["/v1/vms/:id", "/v1/sandboxes/:id"];
 
@@ -14,7 +14,6 @@ const TRANSITIONS = {
   start: "Starts a stopped sandbox on the files that it has.",
   stop: "Ends the processes of a sandbox; its files stay.",
   restart: "Stops a sandbox and starts it again.",
-  pause: "Freezes a sandbox.",
   resume: "Lets a paused sandbox go on.",
 } as const;
 
@@ -124,6 +123,19 @@ function recordRoutes({ operations }: HttpDependencies, prefix: string): readonl
       },
     }),
     ...transitions,
+    defineRoute({
+      method: "POST",
+      path: `${prefix}/pause`,
+      auth: "admin",
+      guard: "sandbox",
+      tag,
+      summary: "Freezes a sandbox.",
+      body: pauseBody,
+      bodyOptional: true,
+      success: { status: 200, schema: vmRecordSchema },
+      errors: [...launchFailures, ...sandboxFailures],
+      handler: ({ caller, id, body }) => operations.pause(caller, id, body),
+    }),
     snapshotRoute(prefix, tag),
   ];
 }

@@ -49,6 +49,11 @@ export const createBody = Type.Object(
   { $id: "CreateSandbox" },
 );
 
+export const pauseBody = Type.Object(
+  { force: Type.Optional(Type.Boolean({ description: "Also while commands run, which freeze with the sandbox." })) },
+  { $id: "Pause" },
+);
+
 export const patchBody = Type.Object(
   {
     name: Type.Optional(name),
