@@ -45,6 +45,12 @@ const isComposition = (path: string): boolean => COMPOSITION.includes(path) || p
 const ARROWS: readonly { from: RegExp; never: RegExp; why: string }[] = [
   { from: /^src\//, never: /^(plugins|ffi)\//, why: "the core imports no plugin and no native library" },
   { from: /^src\/(?!http\/)/, never: /^(elysia|src\/http\/)/, why: "only src/http knows HTTP" },
+  { from: /^src\/(?!ssh\/)/, never: /^(ssh2|src\/ssh\/)/, why: "only src/ssh knows SSH" },
+  {
+    from: /^src\/ssh\//,
+    never: /^src\/(?!ssh\/|contracts\/|config\/|errors\/|telemetry\/|sandbox\/(operations|fields|[a-z]+\/operations)\.ts)/,
+    why: "a transport asks the core's operations and nothing deeper",
+  },
   { from: /^src\/contracts\//, never: /^src\/(?!contracts\/)/, why: "contracts depend on nothing of ours" },
   {
     from: /^plugins\/(?!index)/,

@@ -1,12 +1,12 @@
 // The private key by which clients know the server: read from the file that the operator names, or made once in the state
 // directory.
 import { constants } from "node:fs";
-import { link, mkdir, open, unlink } from "node:fs/promises";
+import { mkdir, open, rename } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { generateKeyPairSync } from "ssh2/lib/keygen.js";
 import { type ParsedKey, parseKey } from "ssh2/lib/protocol/keyParser.js";
 import { parsePublicKey } from "../config/public-key.ts";
 import { AgentError } from "../errors/agent-error.ts";
+import { newKey } from "./new-key.ts";
 
 export interface HostKey {
   /** By the name of the signature algorithm; an RSA key has several. */
@@ -45,21 +45,26 @@ async function read(path: string): Promise<string> {
   }
 }
 
-/** Writes a new key beside its name and gives it the name, unless another start was first. */
+/** Writes a new key, which gets its name when it is whole. */
 async function make(path: string): Promise<string> {
   await mkdir(dirname(path), { mode: 0o700, recursive: true });
-  const text = generateKeyPairSync("ed25519", { comment: "fluxvm" }).private;
-  const beside = `${path}.${crypto.randomUUID()}`;
-  const file = await open(beside, "wx", 0o600);
+  const text = newKey("fluxvm").privateText;
+  const beside = `${path}.new`;
   try {
-    await file.writeFile(text);
-    await file.sync();
-    await link(beside, path);
+    const file = await open(
+      beside,
+      constants.O_WRONLY | constants.O_CREAT | constants.O_TRUNC | constants.O_NOFOLLOW,
+      0o600,
+    );
+    try {
+      await file.writeFile(text);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await rename(beside, path);
   } catch (cause) {
     throw fault(path, "it cannot be written", cause);
-  } finally {
-    await file.close();
-    await unlink(beside);
   }
   return text;
 }

@@ -91,10 +91,3 @@ declare module "ssh2/lib/protocol/keyParser.js" {
   /** An array for files that may hold several keys. */
   export function parseKey(text: string | Buffer): ParsedKey | ParsedKey[] | Error;
 }
-
-declare module "ssh2/lib/keygen.js" {
-  export function generateKeyPairSync(
-    type: "ed25519",
-    options: { readonly comment: string },
-  ): { readonly private: string };
-}

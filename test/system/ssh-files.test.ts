@@ -127,6 +127,13 @@ describe("sftp", () => {
     expect(await inside("ls -d /x 2>/dev/null; echo done")).toBe("done\n");
   }, 60_000);
 
+  test("takes names that are no text", async () => {
+    await inside("mkdir raw; printf x > raw/$(printf 'f\\377\\376'); cd raw; ln -s f* link");
+    expect(await sftp("lmkdir raw", "lcd raw", "cd raw", "get f*", "rename f* renamed")).toMatchObject({ status: 0 });
+    const names = await readdir(local("raw"), { encoding: "latin1" });
+    expect(names).toEqual(["f\u00ff\u00fe"]);
+  }, 30_000);
+
   test("gives nothing away that is not the sandbox's", async () => {
     const chown = await sftp("chown 0 kept");
     expect([chown.status, chown.err]).toEqual([1, expect.stringContaining("ermission denied")]);

@@ -32,12 +32,18 @@ export class FileSystem {
   }
 
   /** Makes a file or finds it; resolves to its path, from which on nothing has to be followed. */
-  create(path: Uint8Array, options: CreateOptions): Promise<Uint8Array> {
+  async create(path: Uint8Array, options: CreateOptions): Promise<Uint8Array> {
     const create = async (found: Uint8Array): Promise<Uint8Array> => {
       await this.#files.create(...this.#who, found, options);
       return found;
     };
-    return options.exclusive ? this.#named(path, create) : this.#following(path, create);
+    try {
+      // A link that is only on the way leads to where a new file goes.
+      return await this.#named(path, create);
+    } catch (error) {
+      if (options.exclusive || !isLinkOnTheWay(error)) throw error;
+      return await create((await this.resolve(path)).path);
+    }
   }
 
   /** `length` absent: to the end. */
