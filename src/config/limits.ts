@@ -61,6 +61,8 @@ export const limits = {
 
   // Executions.
   executionsKeptMax: 1000,
+  /** How many are read from the disk at a time when an agent begins. */
+  executionsLoadedAtOnce: 32,
   /** What is kept of each output, here and in the guest. */
   executionRingMaxBytes: 8 * MIB,
   /**

@@ -3,7 +3,9 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { z } from "zod";
+import { limits } from "../../config/limits.ts";
 import type { ExecutionStart, GuestExecution } from "../../contracts/executions.ts";
+import { atOnce } from "./at-once.ts";
 
 const VERSION = 2;
 export const EXECUTION_ID = /^[A-Za-z0-9_-]{1,64}$/;
@@ -134,11 +136,11 @@ export class ExecutionFiles {
       throw error;
     });
     const found = new Map<string, StoredExecution>();
-    for (const name of names) {
-      if (!name.endsWith(".json")) continue;
+    const records = names.filter((name) => name.endsWith(".json"));
+    await atOnce(limits.executionsLoadedAtOnce, records, async (name) => {
       const stored = parse(await readFile(join(this.#directory, name), "utf8"));
       if (stored !== null && `${stored.id}.json` === name) found.set(stored.id, stored);
-    }
+    });
     for (const name of names) {
       const [id = "", ...kind] = name.split(".");
       const known = found.has(id) && ["json", "stdout", "stderr"].includes(kind.join("."));

@@ -6,6 +6,7 @@ import { AgentError, asAgentError } from "../../errors/agent-error.ts";
 import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "../activity.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
+import { atOnce } from "./at-once.ts";
 import { liveOf, refreshUsage } from "../guest-access.ts";
 import type { Sandbox } from "../sandbox.ts";
 import { ExecutionEvents } from "./events.ts";
@@ -173,11 +174,13 @@ export class ExecutionTable {
 
   async #load(): Promise<void> {
     const { record } = this.#sandbox;
-    for (const stored of await this.#files.load()) {
-      const entry = await this.#found(stored);
-      this.#entries.set(stored.id, entry);
-      const alive = this.#sandbox.live !== null && stored.run === record.run;
-      if (!alive) entry.execution.end(STOPPED);
+    const found = await atOnce(limits.executionsLoadedAtOnce, await this.#files.load(), (stored) =>
+      this.#found(stored),
+    );
+    for (const entry of found) this.#entries.set(entry.execution.id, entry);
+    for (const { execution } of found) {
+      const alive = this.#sandbox.live !== null && execution.stored.run === record.run;
+      if (!alive) execution.end(STOPPED);
     }
   }
 
