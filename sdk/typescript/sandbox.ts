@@ -15,6 +15,7 @@ import type {
   FileContent,
   FileWrite,
   PatchSandbox,
+  Pause,
   ProcessRequest,
   VmRecord,
 } from "./types.ts";
@@ -64,8 +65,9 @@ export class Sandbox {
     return this.#call("POST", "/restart", undefined, options);
   }
 
-  pause(options?: CallOptions): Promise<VmRecord> {
-    return this.#call("POST", "/pause", undefined, options);
+  /** Rejects with `SANDBOX_BUSY` while commands run, unless `force` lets them freeze with it. */
+  pause({ force, ...options }: CallOptions & Pause = {}): Promise<VmRecord> {
+    return this.#call("POST", "/pause", force === undefined ? undefined : { force }, options);
   }
 
   resume(options?: CallOptions): Promise<VmRecord> {
