@@ -20,7 +20,7 @@ export const catalogue = {
   UPLOADS_BUSY: entry(503, "too many large requests at once; try again later", true),
   COMMAND_TOO_LARGE: entry(413, "the command is larger than 1 MiB"),
   STREAMS_EXHAUSTED: entry(429, "this token has as many streams attached as it may", true),
-  ROUTE_NOT_FOUND: entry(404, "no such route"),
+  ROUTE_NOT_FOUND: entry(404, "no such route; GET /v1/openapi.json lists those of this agent"),
   METHOD_NOT_ALLOWED: entry(405, "this route does not answer that method"),
   UPGRADE_REQUIRED: entry(426, "this route answers WebSocket upgrades only"),
   RATE_LIMITED: entry(429, "too many requests; try again later", true),
