@@ -21,6 +21,8 @@ function refusal(source: string): string {
   throw new Error("the text was accepted");
 }
 
+const SSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDedWeb7vDpUXiH19Ou4uKKuZvvb43Y/Z0D7o4ks9Tp6";
+
 describe("what is accepted", () => {
   test("nothing at all is every default", () => {
     expect(parseConfig("", "f")).toEqual(configSchema.parse({}));
@@ -125,6 +127,27 @@ describe("what is refused, with file, line, key, expectation and nearest key", (
       "half a pair",
       "[tls]\ncert = '/a'",
       "fluxvm.toml:2: tls.cert: expected together with tls.key; one is set without the other",
+    ],
+    [
+      "an SSH server for nobody",
+      "[ssh]\nlisten = '127.0.0.1:7722'",
+      "fluxvm.toml:2: ssh.listen: an SSH server needs at least one [[ssh.keys]], or nobody could log in",
+    ],
+    [
+      "an SSH server on a socket",
+      "[ssh]\nlisten = 'unix:/run/ssh'",
+      'fluxvm.toml:2: ssh.listen: expected "HOST:PORT" or "[IPV6]:PORT", found a string',
+    ],
+    [
+      "a key that cannot log in, by its line",
+      `[[ssh.keys]]\nkey = "${SSH_KEY}"\nrole = "admin"\n[[ssh.keys]]\nrole = "admin"\nkey = "ssh-dss AAAA"`,
+      "fluxvm.toml:6: ssh.keys[1].key: expected a public key that begins with ssh-ed25519, ecdsa-sha2-nistp256, " +
+        "ecdsa-sha2-nistp384, ecdsa-sha2-nistp521, ssh-rsa",
+    ],
+    [
+      "an SSH key twice",
+      `[[ssh.keys]]\nkey = "${SSH_KEY} a"\nrole = "admin"\n[[ssh.keys]]\nkey = "${SSH_KEY} b"\nrole = "admin"`,
+      "fluxvm.toml:1: ssh.keys: two entries hold the same key",
     ],
     [
       "options of a plugin that has a section of its own",

@@ -245,3 +245,31 @@ test("mounts: escapes, and the mount that covers", () => {
   expect(mountOf(mounts, "/a b/c")?.options).toEqual(["ro"]);
   expect(mountOf(mounts, "/a bc")?.path).toBe("/");
 });
+
+describe("the SSH server", () => {
+  const KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDedWeb7vDpUXiH19Ou4uKKuZvvb43Y/Z0D7o4ks9Tp6";
+  const made = (ssh: object, dirs: Record<string, object | null> = {}) =>
+    host({ config: configSchema.parse({ ssh: { listen: "0.0.0.0:7722", ...ssh } }), dirs });
+
+  test("is off, or serves those who may", async () => {
+    expect((await check("ssh", host())).state).toBe("info");
+    const keys = [{ key: KEY, role: "admin" }];
+    const own = "/var/lib/fluxvm/ssh/host_ed25519";
+    expect(await check("ssh", made({ keys }, { [own]: null }))).toMatchObject({
+      state: "ok",
+      found: "0.0.0.0:7722, 1 of 1 keys may open sessions",
+    });
+    expect((await check("ssh", made({ keys: [{ key: KEY, role: "read-only" }] }, { [own]: null }))).state).toBe(
+      "warning",
+    );
+  });
+
+  test("has a key of its own", async () => {
+    const named = { keys: [{ key: KEY, role: "admin" }], host_key: "/k" };
+    expect((await check("ssh", made(named, { "/k": null }))).remedy).toContain("ssh-keygen");
+    expect((await check("ssh", made(named, { "/k": { uid: 0, mode: 0o644, directory: false } }))).remedy).toBe(
+      "chmod 600 /k",
+    );
+    expect((await check("ssh", made(named, { "/k": { uid: 0, mode: 0o600, directory: false } }))).state).toBe("ok");
+  });
+});

@@ -6,6 +6,7 @@ import type { PluginReport } from "../registry/report.ts";
 import type { Check, Finding, Host } from "./check.ts";
 import { hostChecks } from "./host-checks.ts";
 import { kernelChecks } from "./kernel-checks.ts";
+import { sshCheck } from "./ssh-check.ts";
 
 /** One line of the report. */
 export interface CheckReport extends Finding {
@@ -27,7 +28,7 @@ export async function examine(examination: Examination): Promise<readonly CheckR
 
 /** The same for a host that is given. */
 export async function examineHost(host: Host): Promise<readonly CheckReport[]> {
-  const checks = [...kernelChecks, ...hostChecks];
+  const checks = [...kernelChecks, ...hostChecks, sshCheck];
   const reports = await Promise.all(checks.map((check) => runCheck(check, host)));
   const whole = new Set(host.plugins.filter((plugin) => inUse(plugin) && plugin.missing.length === 0).map(kindOf));
   return [...reports, ...host.plugins.map((plugin) => pluginCheck(plugin, whole.has(kindOf(plugin))))];
