@@ -96,8 +96,9 @@ export class Connection {
       DISCONNECT: () => this.#transport.fail("the client has said goodbye"),
       SERVICE_REQUEST: (_, name) => this.#serviceRequested(name),
       USERAUTH_REQUEST: (_, user, service, method, data) => {
-        if (this.#login !== null) return;
-        if (!this.#hasService || service !== "ssh-connection") this.#broken("a login without its service");
+        // What could be ignored is kept count of by ssh2, which has no bound for it.
+        if (this.#login !== null) this.#broken("a second login");
+        else if (!this.#hasService || service !== "ssh-connection") this.#broken("a login without its service");
         else this.#attempts.attempt(user, method, data);
       },
       GLOBAL_REQUEST: (_, name, wantReply) => this.#globalRequest(name, wantReply),
@@ -143,7 +144,11 @@ export class Connection {
     if (!this.#isLoggedIn()) return;
     const refusal = this.#cannotOpen(info);
     if (refusal !== null) this.#refuse(info.sender, refusal);
-    else void this.#openNow(info, this.#login!);
+    else {
+      this.#openNow(info, this.#login!).catch((error: unknown) =>
+        this.#transport.fail(`a channel could not be opened: ${String(error)}`),
+      );
+    }
   }
 
   #cannotOpen({ type, packetSize }: OpenInfo): OpenRefusal | null {

@@ -1,6 +1,7 @@
 // A session channel: what a client asks for before it starts something, and the one thing that it starts, which is a shell,
 // a command or file transfer.
 import { limits } from "../config/limits.ts";
+import type { TerminalSize } from "../contracts/executions.ts";
 import type { Login } from "./authentication.ts";
 import type { Channel } from "./channel.ts";
 import { Command } from "./command.ts";
@@ -55,9 +56,7 @@ export class Session implements ChannelUser {
       case "subsystem":
         return data === "sftp" && this.#begin("sftp", () => this.#transferFiles());
       case "window-change":
-        if (this.#command === null || this.#terminal === null) return false;
-        this.#command.resize(terminalSize(data));
-        return true;
+        return this.#resize(terminalSize(data));
       case "signal":
         return this.#signal(data as string);
       default:
@@ -99,6 +98,13 @@ export class Session implements ChannelUser {
     serveSftp(channel, dependencies.files, login).catch((error: unknown) =>
       dependencies.telemetry.log.error({ err: error, sandbox: login.sandboxId }, "file transfer failed"),
     );
+  }
+
+  #resize(size: TerminalSize): boolean {
+    if (this.#terminal === null) return false;
+    this.#terminal = { ...this.#terminal, size };
+    this.#command?.resize(size);
+    return true;
   }
 
   #signal(name: string): boolean {

@@ -129,7 +129,7 @@ describe("sftp", () => {
 
   test("takes names that are no text", async () => {
     await inside("mkdir raw; printf x > raw/$(printf 'f\\377\\376'); cd raw; ln -s f* link");
-    expect(await sftp("lmkdir raw", "lcd raw", "cd raw", "get f*", "rename f* renamed")).toMatchObject({ status: 0 });
+    expect(await sftp("lmkdir raw", "lcd raw", "cd raw", "get f*")).toMatchObject({ status: 0 });
     const names = await readdir(local("raw"), { encoding: "latin1" });
     expect(names).toEqual(["f\u00ff\u00fe"]);
   }, 30_000);
