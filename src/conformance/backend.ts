@@ -6,6 +6,7 @@ import { check, equal, equalBytes, failureOf, rejectsWith } from "./assert.ts";
 import { type ConformanceCase, needs } from "./case.ts";
 import { channelCases } from "./channel.ts";
 import { portCases } from "./ports.ts";
+import { snapshotCases } from "./snapshots.ts";
 import { childProcesses, leftOver } from "./processes.ts";
 import { type BackendContext, OUTPUT_MAX_BYTES, prepare, run, STOP_BUDGET_MS, withSandbox } from "./station.ts";
 
@@ -323,6 +324,7 @@ export const backendCases: readonly ConformanceCase<BackendContext>[] = [
   ...channelCases,
   ...portCases,
   ...facetCases,
+  ...snapshotCases,
 ];
 
 async function acquisitionsOfALaunch(context: BackendContext): Promise<number> {

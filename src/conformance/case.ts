@@ -3,9 +3,6 @@
 import { AgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "../registry/faults.ts";
 
-/** How long one case may take before it counts as hung. */
-const CASE_DEADLINE_MS = 60_000;
-
 export interface ConformanceCase<Context> {
   readonly name: string;
   /** Capabilities without which the case says nothing; it is then skipped and names them. */
@@ -35,11 +32,12 @@ export function needs(held: boolean, capability: string): asserts held {
   if (!held) throw new MissingCapabilityError(capability);
 }
 
-/** Runs one case and answers its result; never rejects. */
+/** Runs one case and answers its result; one that takes longer than `deadlineMs` counts as hung. Never rejects. */
 export async function runCase<Context>(
   testCase: ConformanceCase<Context>,
   capabilities: ReadonlySet<string>,
   context: Context,
+  deadlineMs: number,
 ): Promise<CaseResult> {
   const startedMs = performance.now();
   const result = (outcome: CaseResult["outcome"], reason: string | null): CaseResult => ({
@@ -51,7 +49,7 @@ export async function runCase<Context>(
   const missing = (testCase.requires ?? []).filter((capability) => !capabilities.has(capability));
   if (missing.length > 0) return result("skipped", `missing capability: ${missing.join(", ")}`);
   try {
-    await withDeadline(CASE_DEADLINE_MS, "the case", () => testCase.run(context));
+    await withDeadline(deadlineMs, "the case", () => testCase.run(context));
     return result("passed", null);
   } catch (error) {
     if (error instanceof MissingCapabilityError) return result("skipped", error.message);

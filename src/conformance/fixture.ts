@@ -12,6 +12,8 @@ const fixtureSchema = z.strictObject({
   request: json.default({}),
   /** Backends: requests that `plan` must refuse with a 4xx code. */
   badRequests: z.array(json).max(1000).default([]),
+  /** How long one case may take before it counts as hung; a machine that is emulated takes its time. */
+  caseDeadlineSecs: z.int().min(1).max(3600).default(60),
 });
 
 export type Fixture = z.output<typeof fixtureSchema>;

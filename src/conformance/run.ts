@@ -123,13 +123,13 @@ function runChangeSet(subject: Subject<"change-set">, options: ConformanceOption
 
 async function runCases<Context>(
   cases: readonly ConformanceCase<Context>[],
-  subject: { readonly capabilities: ReadonlySet<string> },
+  subject: { readonly capabilities: ReadonlySet<string>; readonly fixture: Fixture },
   context: Context,
   options: ConformanceOptions,
 ): Promise<CaseResult[]> {
   const results: CaseResult[] = [];
   for (const testCase of cases.filter(({ name }) => options.only?.(name) ?? true)) {
-    const result = await runCase(testCase, subject.capabilities, context);
+    const result = await runCase(testCase, subject.capabilities, context, subject.fixture.caseDeadlineSecs * 1000);
     results.push(result);
     options.onResult?.(result);
   }

@@ -95,7 +95,7 @@ export async function run(channel: GuestChannel, command: string): Promise<strin
 async function newNames(scratch: Scratch) {
   const number = scratch.unique();
   const shortName = `cf${(process.pid % 1_000_000).toString(36).padStart(4, "0")}${number.toString(36).padStart(6, "0")}`;
-  const instanceDir = await scratch.directory(`i${number}`);
+  const instanceDir = await scratch.directory(`i${number}`, 0o711);
   const socketDir = await scratch.directory(`s${number}`);
   return { sandboxId: crypto.randomUUID(), shortName, instanceDir, socketDir };
 }

@@ -26,5 +26,5 @@ await describeConformance("backend/procbox", procbox, {
       { net_ports: [0] },
     ],
   },
-  lacks: ["pause"],
+  lacks: ["pause", "snapshots"],
 });
