@@ -141,9 +141,9 @@ test("events of executions can be followed", async () => {
     for (let next = await reader.read(); !next.done; next = await reader.read()) seen += Buffer.from(next.value);
   })();
   await run(["exit 6"]).exited;
-  await until(() => seen.includes("event: exec.exited"));
+  await until(() => seen.includes(`"exit_code":6`));
   expect(seen).toContain("event: exec.started");
-  expect(seen).toContain('"exit_code":6');
+  expect(seen).toContain("event: exec.exited");
   await reader.cancel();
   await reading;
 }, 60_000);
