@@ -1,4 +1,8 @@
-// Runs a program of the machine and waits for it. Arguments are a list; no shell reads them.
+// Runs a program of the machine and waits for it. Arguments are a list; no shell reads them. A program ends with this
+// process, whatever ends it.
+
+/** In front of an argument list. */
+export const ENDS_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"] as const;
 
 export interface CommandOptions {
   readonly folder?: string;
@@ -10,7 +14,7 @@ export interface CommandOptions {
  * @throws Error with the end of its standard error when it does not exit with 0
  */
 export async function run(argv: readonly string[], options: CommandOptions = {}): Promise<string> {
-  const child = Bun.spawn([...argv], {
+  const child = Bun.spawn([...ENDS_WITH_US, ...argv], {
     ...(options.folder === undefined ? {} : { cwd: options.folder }),
     env: { ...process.env, ...options.env },
     stdin: "ignore",

@@ -1,7 +1,6 @@
 // A kernel of Debian's cloud flavour: the image to boot, its modules as a file system image, and those that are needed
 // before that image can be mounted, in the order in which they load.
-import { copyFile, cp, mkdir, mkdtemp, readdir, readFile, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { copyFile, cp, mkdir, readdir, readFile, rm } from "node:fs/promises";
 import { basename, join } from "node:path";
 import type { Part } from "./cache.ts";
 import { run } from "./command.ts";
@@ -27,19 +26,16 @@ export async function kernelPart(series: KernelSeries, tools: string): Promise<P
     name: `kernel-${series}`,
     recipe: [series, ...(await Promise.all(sources))],
     async build(folder) {
-      const scratch = await mkdtemp(join(tmpdir(), "fluxvm-kernel-"));
-      try {
-        const package_ = await unpackKernel(series, scratch);
-        const modules = join(package_, "lib/modules");
-        const [version = ""] = await readdir(modules);
-        await plainModules(modules);
-        await run([...tool(tools, "depmod"), "--basedir", package_, version]);
-        await copyFile(join(package_, `boot/vmlinuz-${version}`), join(folder, KERNEL_IMAGE));
-        await copyEarly(join(modules, version), join(folder, EARLY_FOLDER));
-        await makeImage({ from: modules, to: join(folder, MODULES_IMAGE), spareMib: 0 });
-      } finally {
-        await rm(scratch, { recursive: true });
-      }
+      const scratch = join(folder, "scratch");
+      const unpacked = await unpackKernel(series, scratch);
+      const modules = join(unpacked, "lib/modules");
+      const [version = ""] = await readdir(modules);
+      await plainModules(modules);
+      await run([...tool(tools, "depmod"), "--basedir", unpacked, version]);
+      await copyFile(join(unpacked, `boot/vmlinuz-${version}`), join(folder, KERNEL_IMAGE));
+      await copyEarly(join(modules, version), join(folder, EARLY_FOLDER));
+      await makeImage({ from: modules, to: join(folder, MODULES_IMAGE), spareMib: 0 });
+      await rm(scratch, { recursive: true });
     },
   };
 }

@@ -4,6 +4,7 @@ import { createServer } from "node:net";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
 import { Cache } from "./cache.ts";
+import { ENDS_WITH_US } from "./command.ts";
 import { Initramfs } from "./initramfs.ts";
 import { type Job, type JobOutput, Jobs } from "./jobs.ts";
 import { EARLY_FOLDER, KERNEL_IMAGE, kernelPart, type KernelSeries, MODULES_IMAGE } from "./kernel.ts";
@@ -213,8 +214,7 @@ function networkArguments(ports: ReadonlyMap<number, number>): string[] {
 
 function start(tools: string, complaints: string, args: readonly string[]): Subprocess {
   const files = qemuFiles(tools);
-  // The kernel ends the machine when this process is killed.
-  return Bun.spawn(["setpriv", "--pdeathsig", "KILL", "--", ...tool(tools, "qemu"), ...files.args, ...args], {
+  return Bun.spawn([...ENDS_WITH_US, ...tool(tools, "qemu"), ...files.args, ...args], {
     env: { ...process.env, ...files.env },
     stdio: ["ignore", "ignore", Bun.file(complaints), "pipe"],
   });

@@ -103,10 +103,11 @@ async function fetchOut(host: KvmHost, folder: string): Promise<void> {
 }
 
 async function main(request: Request): Promise<number> {
+  await using host = await KvmHost.boot(request.host);
+  // Until here a signal ends this process at once, and all that it started with it.
   const interrupted = Promise.withResolvers<number>();
   process.on("SIGINT", () => interrupted.resolve(130));
   process.on("SIGTERM", () => interrupted.resolve(143));
-  await using host = await KvmHost.boot(request.host);
   for (const [inside, outside] of host.ports) {
     process.stderr.write(`· port ${inside} is 127.0.0.1:${outside}\n`);
   }

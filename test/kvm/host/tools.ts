@@ -1,7 +1,6 @@
 // The programs that make and run a KVM host: QEMU 10 with firmware, depmod, a static busybox. They come with their own
 // libraries and loader, so nothing is installed on this machine and its own versions do not matter.
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { Part } from "./cache.ts";
 import { Packages } from "./debian.ts";
@@ -15,13 +14,11 @@ export const toolsPart: Part = {
   name: "tools",
   recipe: [await Bun.file(import.meta.path).text(), await Bun.file(join(import.meta.dir, "debian.ts")).text()],
   async build(folder) {
-    const scratch = await mkdtemp(join(tmpdir(), "fluxvm-packages-"));
-    try {
-      const packages = await Packages.open(scratch);
-      await packages.unpackWithDependencies(PACKAGES, folder);
-    } finally {
-      await rm(scratch, { recursive: true });
-    }
+    const scratch = join(folder, "scratch");
+    await mkdir(scratch);
+    const packages = await Packages.open(scratch);
+    await packages.unpackWithDependencies(PACKAGES, folder);
+    await rm(scratch, { recursive: true });
     await Promise.all(UNUSED.map((path) => rm(join(folder, path), { recursive: true, force: true })));
   },
 };
