@@ -48,7 +48,8 @@ const ARROWS: readonly { from: RegExp; never: RegExp; why: string }[] = [
   { from: /^src\/(?!ssh\/)/, never: /^(ssh2|src\/ssh\/)/, why: "only src/ssh knows SSH" },
   {
     from: /^src\/ssh\//,
-    never: /^src\/(?!ssh\/|contracts\/|config\/|errors\/|telemetry\/|sandbox\/(operations|fields|[a-z]+\/operations)\.ts)/,
+    never:
+      /^src\/(?!ssh\/|contracts\/|config\/|errors\/|telemetry\/|sandbox\/(operations|fields|[a-z]+\/operations)\.ts)/,
     why: "a transport asks the core's operations and nothing deeper",
   },
   { from: /^src\/contracts\//, never: /^src\/(?!contracts\/)/, why: "contracts depend on nothing of ours" },

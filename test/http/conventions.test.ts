@@ -19,7 +19,11 @@ describe("errors", () => {
   ])("%s is no route", async (path) => {
     const answer = await new Harness().call("GET", path);
     expect(answer.status).toBe(404);
-    expect(answer.json).toEqual({ error: expect.stringContaining("no such route"), code: "ROUTE_NOT_FOUND", details: {} });
+    expect(answer.json).toEqual({
+      error: expect.stringContaining("no such route"),
+      code: "ROUTE_NOT_FOUND",
+      details: {},
+    });
   });
 
   test.each([
