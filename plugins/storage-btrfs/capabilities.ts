@@ -4,6 +4,7 @@ import { readFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { btrfsIdentity } from "../../ffi/host/btrfs.ts";
 import { fileSystemFacts } from "../../ffi/host/files.ts";
+import { mount, mountFlags } from "../../ffi/host/mounts.ts";
 import { isHostError } from "../../ffi/status.ts";
 import type { HostFacts, MissingCapability, ProbeReport } from "../../src/contracts/plugin.ts";
 import { quotaState } from "./accounting.ts";
@@ -24,7 +25,7 @@ async function findMissing(host: HostFacts, options: BtrfsOptions): Promise<Miss
   const lack = (capability: string, reason: string, remedy: string) => missing.push({ capability, reason, remedy });
 
   if (host.uid !== 0) lack("root", "mounting and bounding subvolumes needs root", "run the agent as root");
-  if (!(await readFile("/proc/filesystems", "utf8")).split("\n").includes("\tbtrfs")) {
+  if (!(await offersBtrfs(host.uid === 0))) {
     lack("btrfs", "the kernel does not offer btrfs", "run `modprobe btrfs`, or use a kernel with CONFIG_BTRFS_FS");
   }
   if (missing.length > 0 || (await nativePool(host.stateDir)) !== null) return missing;
@@ -51,6 +52,18 @@ async function findMissing(host: HostFacts, options: BtrfsOptions): Promise<Miss
     );
   }
   return missing;
+}
+
+/** Whether the kernel has btrfs, built in or as a module that it can load by itself, as after each boot. */
+async function offersBtrfs(mayMount: boolean): Promise<boolean> {
+  if ((await readFile("/proc/filesystems", "utf8")).split("\n").includes("\tbtrfs")) return true;
+  if (!mayMount) return false;
+  // A mount loads the module before it looks at the device, and this device cannot be mounted.
+  const request = { target: "/", type: "btrfs", options: "", flags: mountFlags.readOnly };
+  return mount("/dev/null", request).then(
+    () => true,
+    (error: unknown) => !isHostError(error, "ENODEV"),
+  );
 }
 
 /** The btrfs that already holds the state directory and has quotas on, else null. Turning them on is the operator's. */
