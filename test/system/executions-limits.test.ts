@@ -11,6 +11,7 @@ const isRoot = process.getuid?.() === 0;
 const MIB = 1024 * 1024;
 const RUNNING_MAX = 256;
 const KEPT_MAX = 1000;
+const WRITERS_MAX = 16;
 const TEST_MS = 120_000;
 const cleanups: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
@@ -143,6 +144,49 @@ test.skipIf(!isRoot)(
     for (const { bytes, missing, last } of await Promise.all(reading)) {
       expect([bytes, missing, last?.type]).toEqual([MIB, 0, "exited"]);
     }
+  },
+  TEST_MS,
+);
+
+test.skipIf(!isRoot)(
+  "writers that leave a process that does not read make place for others",
+  async () => {
+    const { sandbox } = await world();
+    const command = "while [ ! -e go ]; do sleep 0.05; done; exec wc -c";
+    const execution = await TestExecution.start(sandbox, { id: "deaf", command, stdin: true });
+    const taken = async () => (await execution.view()).stdin.bytes_written;
+    const put = (offset: number, body: Uint8Array, signal: AbortSignal) =>
+      sandbox.agent.fetch("PUT", `${execution.path}/stdin?offset=${offset}`, { body, signal }).then(
+        () => "taken",
+        () => "left",
+      );
+    // What the guest and the pipe take for a process that does not read.
+    const filling = new AbortController();
+    const filled = put(0, new Uint8Array(4 * MIB), filling.signal);
+    await Bun.sleep(1000);
+    filling.abort();
+    expect(await filled).toBe("left");
+    await until("the guest has been asked", async () => (await taken()) > MIB);
+    const full = await taken();
+    expect(full).toBeLessThan(2 * MIB);
+    const writers = Array.from({ length: WRITERS_MAX }, () => new AbortController());
+    const waiting = writers.map(({ signal }) => put(full, new Uint8Array(100), signal));
+    await until("the writers wait", async () => (await execution.stdin(0, "x")).status === 409);
+    for (const writer of writers) writer.abort();
+    expect(await Promise.all(waiting)).toEqual(writers.map(() => "left"));
+    const last = (async () => {
+      for (;;) {
+        const { status, body } = await execution.stdin(full, "the last", true);
+        if (status === 200) return body;
+        expect([status, body.code]).toEqual([409, "SANDBOX_BUSY"]);
+        await Bun.sleep(20);
+      }
+    })();
+    await Bun.sleep(300);
+    expect((await execution.view()).stdin).toEqual({ bytes_written: full, closed: false });
+    await sandbox.write("go", "");
+    expect(await last).toEqual({ bytes_written: full + 8, closed: true });
+    expect((await execution.output()).trim()).toBe(String(full + 8));
   },
   TEST_MS,
 );
