@@ -546,6 +546,31 @@ describe("the end of the sandbox", () => {
   });
 });
 
+describe("a guest that cuts the connection again and again", () => {
+  test("fills no memory with what cannot be stored yet, and loses nothing", async () => {
+    await using at = await ExecutionWorld.create();
+    const process = await at.start({ id: "e", command: "a", overflow: "block" });
+    const starter = await at.attach("e", { role: "starter" });
+    void process.write("stdout", new Uint8Array(12 * MIB));
+    const length = async (): Promise<number> => (await at.view("e")).stdoutLength;
+    // As far as the process may run ahead of its reader, and one credit.
+    const held = 2 * MIB + MIB;
+    await until(async () => (await length()) === held, "the process is held up");
+    for (let n = 0; n < 8; n++) {
+      process.cut();
+      await until(() => process.attachments === n + 2, "the agent comes back");
+      await Bun.sleep(5);
+      expect(await length()).toBe(held);
+    }
+    for (let end = 0; end < 12 * MIB;) {
+      const frame = await starter.next();
+      if (frame?.type !== "output") throw new Error("ended");
+      expect(frame.offset).toBe(end);
+      end += frame.data.length;
+    }
+  });
+});
+
 describe("an agent that is restarted", () => {
   test.each([{ kill: false }, { kill: true }])("goes on with every byte (%o)", async (how) => {
     await using at = await ExecutionWorld.create();

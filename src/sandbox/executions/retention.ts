@@ -4,11 +4,14 @@ import { limits } from "../../config/limits.ts";
 import type { HeldExecution } from "./execution.ts";
 import { RingBudget } from "./ring-budget.ts";
 
+/** What counts of an execution. */
+export type Kept = Pick<HeldExecution, "id" | "stored" | "running" | "idle" | "abandoned" | "diskBytes">;
+
 export interface RetentionHooks {
   /** Every execution of the table. */
-  readonly all: () => Iterable<HeldExecution>;
+  readonly all: () => Iterable<Kept>;
   /** Drops one that is idle from the table and gives its room back in this call. */
-  readonly forget: (execution: HeldExecution) => void;
+  readonly forget: (execution: Kept) => void;
 }
 
 export class Retention {
@@ -19,11 +22,14 @@ export class Retention {
     evict: () => this.#forgetOne(isAbandoned, takesRoom) || this.#forgetOne(isIdle, takesRoom),
   });
   readonly #hooks: RetentionHooks;
+  readonly #graceMs: number;
   #trimTimer: Timer | null = null;
   #closed = false;
 
-  constructor(hooks: RetentionHooks) {
+  /** `graceMs`: how long after an end it is abandoned at the earliest. */
+  constructor(hooks: RetentionHooks, graceMs: number = limits.executionReattachGraceMs) {
     this.#hooks = hooks;
+    this.#graceMs = graceMs;
   }
 
   /** Makes place for one more execution; false when none may go. */
@@ -34,7 +40,7 @@ export class Retention {
   /** An execution has ended: once nobody comes back to it, it counts as what is only kept. */
   ended(): void {
     if (this.#closed) return;
-    this.#trimTimer ??= setTimeout(() => this.#trim(), limits.executionReattachGraceMs).unref();
+    this.#trimTimer ??= setTimeout(() => this.#trim(), this.#graceMs).unref();
   }
 
   close(): void {
@@ -66,8 +72,8 @@ export class Retention {
   }
 
   /** Forgets the one that ended first of those for which everything holds; false when there is none. */
-  #forgetOne(...holds: readonly ((execution: HeldExecution) => boolean)[]): boolean {
-    let oldest: HeldExecution | null = null;
+  #forgetOne(...holds: readonly ((execution: Kept) => boolean)[]): boolean {
+    let oldest: Kept | null = null;
     for (const execution of this.#hooks.all()) {
       if (oldest !== null && endOf(execution) >= endOf(oldest)) continue;
       if (holds.every((hold) => hold(execution))) oldest = execution;
@@ -77,10 +83,10 @@ export class Retention {
   }
 }
 
-const isIdle = ({ idle }: HeldExecution): boolean => idle;
-const isAbandoned = ({ abandoned }: HeldExecution): boolean => abandoned;
-const takesRoom = ({ diskBytes }: HeldExecution): boolean => diskBytes > 0;
+const isIdle = ({ idle }: Kept): boolean => idle;
+const isAbandoned = ({ abandoned }: Kept): boolean => abandoned;
+const takesRoom = ({ diskBytes }: Kept): boolean => diskBytes > 0;
 
-function endOf({ stored }: HeldExecution): number {
+function endOf({ stored }: Kept): number {
   return stored.end?.atUnixMs ?? Number.POSITIVE_INFINITY;
 }

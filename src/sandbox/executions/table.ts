@@ -365,7 +365,7 @@ export class ExecutionTable {
     for (const { execution } of this.#entries.values()) yield execution;
   }
 
-  #evict({ id }: HeldExecution): void {
+  #evict({ id }: Pick<HeldExecution, "id">): void {
     const entry = this.#entries.get(id);
     if (entry === undefined) return;
     this.guest.forget(id);
