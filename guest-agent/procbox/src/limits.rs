@@ -59,6 +59,8 @@ pub const PORT_LOOKS_MAX: usize = 4;
 pub const PORTS_IN_PACKET_MAX: usize = 256;
 /// Bytes of a connection that go into one packet.
 pub const PORT_PIECE_SIZE: usize = 32 << 10;
+/// Milliseconds from the end of one of the port worker's sockets to that of all, when it ends.
+pub const WORKER_END_MS: u64 = 50;
 /// Milliseconds after which the port worker notices that nobody waits for what it is busy with.
 pub const ABANDONED_LOOK_MS: u64 = 1_000;
 

@@ -25,13 +25,50 @@ pub enum PortJob {
     Connect { port: u16 },
 }
 
-/// What it answers. `Listening` may come again and again, the last time empty; after `Connected` each packet is bytes
-/// of the connection, and an empty one the end of its direction.
+/// What it answers. `Listening` may come again and again, the last time empty; after `Connected` each packet is a
+/// [`Piece`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum PortReply {
     Listening(Vec<ListeningPort>),
     Connected,
     Failed(Fault),
+}
+
+/// What goes through a connection, in either direction. A socket that is closed without an end or a break means that the
+/// other process has left.
+pub enum Piece {
+    Bytes(Vec<u8>),
+    /// This direction has ended.
+    End,
+    /// The connection broke, in both directions.
+    Broken,
+}
+
+/// First byte of a packet that is a piece.
+const BYTES: u8 = 0;
+const END: u8 = 1;
+const BROKEN: u8 = 2;
+
+impl Piece {
+    /// Sends bytes, or the end when there are none.
+    pub async fn send(socket: &AsyncFd<OwnedFd>, bytes: &[u8]) -> io::Result<()> {
+        let kind = if bytes.is_empty() { END } else { BYTES };
+        packet::send_watched(socket, &[&[kind], bytes].concat(), &[]).await
+    }
+
+    /// The next piece; none when the other process has left.
+    pub async fn receive(socket: &AsyncFd<OwnedFd>) -> io::Result<Option<Self>> {
+        let Some(mut body) = packet::receive_body_watched(socket).await? else { return Ok(None) };
+        Ok(Some(match body.first() {
+            Some(&BYTES) => {
+                body.remove(0);
+                Self::Bytes(body)
+            }
+            Some(&END) => Self::End,
+            Some(&BROKEN) => Self::Broken,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }))
+    }
 }
 
 /// Serves the supervisor through `socket`, in a process that init just forked. Never returns.
@@ -73,7 +110,10 @@ async fn perform(network: Network, job: PortJob, answer: &AsyncFd<OwnedFd>) -> R
         }
         Ok(Begun::Connected(connection)) => {
             say(answer, &PortReply::Connected).await?;
-            tokio::try_join!(to_supervisor(&connection, answer), to_server(&connection, answer))?;
+            let relayed = tokio::try_join!(to_supervisor(&connection, answer), to_server(&connection, answer));
+            if relayed.is_err() {
+                packet::send_watched(answer, &[BROKEN], &[]).await.map_err(abandoned)?;
+            }
             Ok(())
         }
         Err(fault) => say(answer, &PortReply::Failed(fault)).await,
@@ -100,7 +140,7 @@ async fn say(answer: &AsyncFd<OwnedFd>, reply: &PortReply) -> Result<(), Fault> 
 async fn to_supervisor(connection: &Connection, socket: &AsyncFd<OwnedFd>) -> Result<(), Fault> {
     loop {
         let bytes = connection.read().await?;
-        packet::send_watched(socket, &bytes, &[]).await.map_err(abandoned)?;
+        Piece::send(socket, &bytes).await.map_err(abandoned)?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -109,11 +149,11 @@ async fn to_supervisor(connection: &Connection, socket: &AsyncFd<OwnedFd>) -> Re
 
 async fn to_server(connection: &Connection, socket: &AsyncFd<OwnedFd>) -> Result<(), Fault> {
     loop {
-        let received = packet::receive_body_watched(socket).await.map_err(abandoned)?;
-        let bytes = received.ok_or_else(|| abandoned(io::ErrorKind::ConnectionReset.into()))?;
-        if bytes.is_empty() {
-            return connection.end();
-        }
+        let bytes = match Piece::receive(socket).await.map_err(abandoned)? {
+            Some(Piece::Bytes(bytes)) => bytes,
+            Some(Piece::End) => return connection.end(),
+            Some(Piece::Broken) | None => return Err(abandoned(io::ErrorKind::ConnectionReset.into())),
+        };
         tokio::select! {
             written = connection.write(&bytes) => written?,
             // A server that does not read must not keep a connection that the supervisor has dropped.

@@ -2,11 +2,10 @@
 //! worker is started when it is first needed. What it says is the sandbox's claim.
 
 use super::channel;
-use super::internal;
 use super::workers::{Worker, Workers, confused, interrupted};
 use crate::control::{self, WorkerKind};
 use crate::limits::*;
-use crate::port_worker::{PortJob, PortReply};
+use crate::port_worker::{Piece, PortJob, PortReply};
 use crate::sys::packet;
 use service::{BorrowingFuture, LocalFuture, PortConnection};
 use std::cell::RefCell;
@@ -128,34 +127,49 @@ impl Answer {
     async fn hear_reply(&self) -> Result<PortReply, Fault> {
         match packet::receive_body_watched(&self.socket).await {
             Ok(Some(body)) => control::decode(&body).map_err(|_| confused()),
-            Ok(None) | Err(_) => Err(self.broken()),
+            Ok(None) | Err(_) => Err(interrupted()),
         }
     }
 
-    /// A worker ends a connection that breaks without an end. One that is gone itself cut all of them.
-    fn broken(&self) -> Fault {
-        if self.worker.is_alive() { Fault::new(ErrorCode::Broken, "the connection broke off") } else { interrupted() }
+    async fn send(&self, bytes: &[u8]) -> Result<(), Fault> {
+        if Piece::send(&self.socket, bytes).await.is_ok() {
+            return Ok(());
+        }
+        // The worker has closed this socket because the connection broke, or with all others because it ends. Whoever
+        // reads is told which; where nobody reads any more, this is how it shows.
+        tokio::time::sleep(Duration::from_millis(WORKER_END_MS)).await;
+        Err(if self.worker.is_alive() { broken() } else { interrupted() })
     }
 }
 
 impl PortConnection for Answer {
     fn read(&self) -> BorrowingFuture<'_, Result<Vec<u8>, Fault>> {
         Box::pin(async {
-            let received = packet::receive_body_watched(&self.socket).await.map_err(internal)?;
-            received.ok_or_else(|| self.broken())
+            match Piece::receive(&self.socket).await {
+                // Only an end has no bytes.
+                Ok(Some(Piece::Bytes(bytes))) if bytes.is_empty() => Err(confused()),
+                Ok(Some(Piece::Bytes(bytes))) => Ok(bytes),
+                Ok(Some(Piece::End)) => Ok(Vec::new()),
+                Ok(Some(Piece::Broken)) => Err(broken()),
+                Ok(None) | Err(_) => Err(interrupted()),
+            }
         })
     }
 
     fn write<'a>(&'a self, bytes: &'a [u8]) -> BorrowingFuture<'a, Result<(), Fault>> {
         Box::pin(async {
             for piece in bytes.chunks(PORT_PIECE_SIZE) {
-                packet::send_watched(&self.socket, piece, &[]).await.map_err(|_| self.broken())?;
+                self.send(piece).await?;
             }
             Ok(())
         })
     }
 
     fn end(&self) -> BorrowingFuture<'_, Result<(), Fault>> {
-        Box::pin(async { packet::send_watched(&self.socket, &[], &[]).await.map_err(|_| self.broken()) })
+        Box::pin(self.send(&[]))
     }
+}
+
+fn broken() -> Fault {
+    Fault::new(ErrorCode::Broken, "the connection broke off")
 }
