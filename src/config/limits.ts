@@ -76,7 +76,7 @@ export const limits = {
   executionTailBytes: 256 * KIB,
   /** The most that a reader gets at a time. */
   executionReadBytes: 256 * KIB,
-  executionAcknowledgeBytes: 512 * KIB,
+  executionAcknowledgeBytes: 1 * MIB,
   executionAcknowledgeMs: 20,
   executionAttachPauseMinMs: 10,
   executionAttachPauseMaxMs: 1000,

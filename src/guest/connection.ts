@@ -2,6 +2,7 @@
 // notices a peer that is gone or silent. When the connection ends, every operation on it fails; none is ever resolved.
 import { limits } from "../config/limits.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
+import type { DataPiece } from "./cut-data.ts";
 import { guestFault, guestUnreachable, guestViolation } from "./faults.ts";
 import { integer } from "./fields.ts";
 import { encodeFrame, FrameKind, wide, type Message } from "./frame.ts";
@@ -108,13 +109,27 @@ export class GuestConnection {
 
   /** A frame of the peer; anything that the protocol forbids ends the connection. */
   receive(streamId: number, kind: FrameKind, payload: Uint8Array): void {
-    if (this.#failure !== null) return;
-    this.#lastHeardMs = performance.now();
-    try {
+    this.#take(() => {
       this.#reader.reset(payload);
       const message = this.#reader.wholeMap();
       if (streamId === 0) this.#receiveForConnection(kind, message);
       else this.#receiveForStream(streamId, kind, message);
+    });
+  }
+
+  /** A piece of a DATA frame that comes in pieces. */
+  receivePiece({ stream, message, announcedBytes }: DataPiece): void {
+    this.#take(() => {
+      if (stream === 0) this.#receiveForConnection(FrameKind.data, message);
+      else this.#receiveForStream(stream, FrameKind.data, message, announcedBytes);
+    });
+  }
+
+  #take(receive: () => void): void {
+    if (this.#failure !== null) return;
+    this.#lastHeardMs = performance.now();
+    try {
+      receive();
     } catch (error) {
       if (!(error instanceof ProtocolViolation)) throw error;
       this.end(guestViolation(error.message));
@@ -137,7 +152,8 @@ export class GuestConnection {
     }
   }
 
-  #receiveForStream(id: number, kind: FrameKind, message: Fields): void {
+  /** `announcedBytes` of a piece: see there. */
+  #receiveForStream(id: number, kind: FrameKind, message: Fields, announcedBytes?: number): void {
     const stream = this.#streams.get(id);
     if (stream === undefined) {
       // Over, and the guest did not know yet.
@@ -145,7 +161,8 @@ export class GuestConnection {
       throw new ProtocolViolation("a frame for a stream that was never opened");
     }
     try {
-      this.#dispatch(stream, kind, message);
+      if (kind === FrameKind.data) this.#dispatchData(stream, message, announcedBytes);
+      else this.#dispatch(stream, kind, message);
     } catch (error) {
       if (error instanceof ProtocolViolation) throw error;
       this.abandon(stream, asAgentError(error));
@@ -156,9 +173,6 @@ export class GuestConnection {
     switch (kind) {
       case FrameKind.event:
         stream.handler.event?.(message);
-        return;
-      case FrameKind.data:
-        this.#dispatchData(stream, message);
         return;
       case FrameKind.credit:
         stream.credited(integer(message, "n"));
@@ -179,12 +193,13 @@ export class GuestConnection {
     }
   }
 
-  #dispatchData(stream: GuestStream, message: Fields): void {
+  #dispatchData(stream: GuestStream, message: Fields, announcedBytes?: number): void {
     const content = message.d;
     if (!(content instanceof Uint8Array) || content.length > limits.frameDataMaxBytes) {
       throw new ProtocolViolation("DATA without content or beyond the limit");
     }
-    stream.received(content.length);
+    // All of a frame has to be granted before it begins.
+    stream.received(announcedBytes ?? content.length);
     if (stream.handler.data === undefined) throw new ProtocolViolation("DATA for an operation that has none");
     stream.handler.data(integer(message, "c", 2), content, message);
   }

@@ -43,6 +43,47 @@ describe("frames", () => {
     expect(frames).toEqual(expected);
   });
 
+  test.each([1, 7, 30, 31, 32, 100, 1000, 3100])(
+    "hand content on in pieces when they are cut every %d bytes",
+    (size) => {
+      const offset = 2 ** 33;
+      const fields = [
+        0x83, 0xa1, 0x63, 2, 0xa1, 0x6f, 0xcf, 0, 0, 0, 2, 0, 0, 0, 0, 0xa1, 0x64, 0xc6, 0, 0, 0x0b, 0xb8,
+      ];
+      const head = Buffer.from([0, 0, 0, 0, 0, 0, 0, 5, FrameKind.data, ...fields]);
+      head.writeUInt32BE(head.length - 4 + content.length);
+      const bytes = Buffer.concat([wire, head, content, wire]);
+      const whole: number[] = [];
+      const received = new Map<number, Uint8Array[]>();
+      const announced = new Map<number, number>();
+      let next = offset;
+      const take = (stream: number, { c, o, d, eof }: Record<string, any>): void => {
+        received.set(stream, [...(received.get(stream) ?? []), d]);
+        expect([c, eof]).toEqual(stream === 5 ? [2, undefined] : stream === 7 ? [1, undefined] : [0, true]);
+        if (stream !== 5) return;
+        expect(o).toBe(next);
+        next += d.length;
+      };
+      const reader = new MsgpackReader();
+      const parse = new FrameParser(
+        (stream, kind, payload) => {
+          whole.push(kind);
+          reader.reset(payload);
+          if (kind === FrameKind.data) take(stream, reader.wholeMap());
+        },
+        ({ stream, message, announcedBytes }) => {
+          announced.set(stream, (announced.get(stream) ?? 0) + announcedBytes);
+          take(stream, message);
+        },
+      );
+      for (let at = 0; at < bytes.length; at += size) parse.push(new Uint8Array(bytes.subarray(at, at + size)));
+      expect(Buffer.concat(received.get(5) ?? [])).toEqual(Buffer.from(content));
+      expect(Buffer.concat(received.get(7) ?? [])).toEqual(Buffer.concat([content, content]));
+      expect(whole.filter((kind) => kind !== FrameKind.data)).toEqual([1, 6, 9, 1, 6, 9]);
+      for (const [stream, count] of announced) expect([stream, count % content.length]).toEqual([stream, 0]);
+    },
+  );
+
   test("the largest DATA is a frame of its own, larger is not made", () => {
     const { frames, parse } = parser();
     parse.push(encodeData(1, 2, new Uint8Array(limits.frameDataMaxBytes), false));

@@ -1,7 +1,8 @@
 // Frames of protocol version 2: how they are written, and a parser that takes the bytes as they come. Each received
-// byte is copied at most once, whatever the sizes of the pieces.
+// byte is copied at most once, whatever the sizes of the pieces, and content that is handed on in pieces never.
 import { Packr } from "msgpackr";
 import { limits } from "../config/limits.ts";
+import { CutData, type DataPiece } from "./cut-data.ts";
 import { ProtocolViolation } from "./violation.ts";
 
 export const FrameKind = {
@@ -71,21 +72,30 @@ function writeHeader(frame: Buffer, stream: number, kind: FrameKind, payloadByte
 /** `payload` is a view of memory that nobody writes again. */
 export type FrameHandler = (stream: number, kind: FrameKind, payload: Uint8Array) => void;
 
+export type PieceHandler = (piece: DataPiece) => void;
+
 export class FrameParser {
   readonly #handler: FrameHandler;
+  readonly #pieceHandler: PieceHandler | null;
   /** The beginning of a frame that is not whole yet: first its header, then all of it. */
   #partial: Buffer | null = null;
   #filled = 0;
+  /** A DATA frame whose content is handed on as it comes. */
+  #cut: CutData | null = null;
 
-  constructor(handler: FrameHandler) {
+  /** Without `pieces`, DATA that comes in pieces is put together first. */
+  constructor(handler: FrameHandler, pieces: PieceHandler | null = null) {
     this.#handler = handler;
+    this.#pieceHandler = pieces;
   }
 
   /** Takes the next bytes, which nobody may write afterwards. Throws `ProtocolViolation`. */
   push(chunk: Uint8Array): void {
     let rest = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength);
     while (rest.length > 0) {
-      if (this.#partial !== null) {
+      if (this.#cut !== null) {
+        rest = this.#passPiece(this.#cut, rest);
+      } else if (this.#partial !== null) {
         rest = this.#fill(this.#partial, rest);
       } else if (rest.length < HEADER_BYTES) {
         this.#partial = Buffer.allocUnsafeSlow(HEADER_BYTES);
@@ -93,6 +103,8 @@ export class FrameParser {
       } else {
         const bytes = frameBytes(rest);
         if (rest.length < bytes) {
+          this.#cut = this.#pieceHandler === null ? null : beginOfData(rest, bytes);
+          if (this.#cut !== null) return this.#passFirst(this.#cut, rest);
           this.#partial = Buffer.allocUnsafeSlow(bytes);
           this.#filled = 0;
         } else {
@@ -101,6 +113,18 @@ export class FrameParser {
         }
       }
     }
+  }
+
+  #passFirst(cut: CutData, beginning: Buffer): void {
+    this.#passPiece(cut, beginning.subarray(HEADER_BYTES + cut.headBytes));
+  }
+
+  /** Hands on what belongs to the frame; what is left of the bytes. */
+  #passPiece(cut: CutData, chunk: Buffer): Buffer {
+    const piece = new Uint8Array(chunk.buffer, chunk.byteOffset, Math.min(chunk.length, cut.missingBytes));
+    if (piece.length > 0) this.#pieceHandler?.(cut.take(piece));
+    if (cut.missingBytes === 0) this.#cut = null;
+    return chunk.subarray(piece.length);
   }
 
   /** Moves bytes into the partial frame; what is left of them. */
@@ -128,6 +152,12 @@ export class FrameParser {
     const payload = new Uint8Array(frame.buffer, frame.byteOffset + HEADER_BYTES, frame.length - HEADER_BYTES);
     this.#handler(frame.readUInt32BE(LENGTH_BYTES), frame[HEADER_BYTES - 1] as FrameKind, payload);
   }
+}
+
+/** A DATA frame of so many `bytes` that is not whole, where its content can be handed on as it comes; else null. */
+function beginOfData(beginning: Buffer, bytes: number): CutData | null {
+  if (beginning[HEADER_BYTES - 1] !== FrameKind.data) return null;
+  return CutData.begin(beginning.readUInt32BE(LENGTH_BYTES), beginning.subarray(HEADER_BYTES), bytes - HEADER_BYTES);
 }
 
 /** Size of the frame that begins with this header, checked. */

@@ -1,6 +1,7 @@
 // The beginning of a connection: preamble, HELLO, WELCOME. Also finds out that a guest only speaks version 1.
 import { AgentError } from "../errors/agent-error.ts";
 import { GuestConnection, type Heartbeat, type Welcome } from "./connection.ts";
+import type { DataPiece } from "./cut-data.ts";
 import { guestFault, guestUnreachable, guestViolation } from "./faults.ts";
 import { integer, text, texts } from "./fields.ts";
 import { encodeFrame, FrameKind, FrameParser } from "./frame.ts";
@@ -44,7 +45,10 @@ class Handshake {
   readonly #endpoint: Endpoint;
   readonly #heartbeat: Heartbeat;
   readonly #preamble: Uint8Array;
-  readonly #parser = new FrameParser((stream, kind, payload) => this.#frame(stream, kind, payload));
+  readonly #parser = new FrameParser(
+    (stream, kind, payload) => this.#frame(stream, kind, payload),
+    (piece) => this.#piece(piece),
+  );
   readonly #result = Promise.withResolvers<GuestConnection | null>();
   /** What of the peer's preamble is there. */
   #echo = new Uint8Array(0);
@@ -151,6 +155,11 @@ class Handshake {
       boot: text(message, "boot"),
       features: new Set(texts(message, "features").slice(0, FEATURES_MAX)),
     });
+  }
+
+  #piece(piece: DataPiece): void {
+    if (this.#connection !== null) return this.#connection.receivePiece(piece);
+    if (!this.#settled) throw new ProtocolViolation("another frame before the welcome");
   }
 
   #welcome(welcome: Welcome): void {

@@ -59,11 +59,16 @@ export class MsgpackReader {
     throw new ProtocolViolation("an unsigned integer was expected");
   }
 
-  /** A byte string of at most `maxBytes`, as a copy, which does not keep the input alive. */
-  bytes(maxBytes: number): Uint8Array {
+  /** The length of the byte string that starts here; its content comes next. */
+  binaryLength(): number {
     const tag = this.#uint(1);
     if (tag < 0xc4 || tag > 0xc6) throw new ProtocolViolation("a byte string was expected");
-    const length = this.#uint(1 << (tag - 0xc4));
+    return this.#uint(1 << (tag - 0xc4));
+  }
+
+  /** A byte string of at most `maxBytes`, as a copy, which does not keep the input alive. */
+  bytes(maxBytes: number): Uint8Array {
+    const length = this.binaryLength();
     if (length > maxBytes) throw new ProtocolViolation("a byte string is longer than its limit");
     const start = this.#advance(length);
     return this.#bytes.slice(start, start + length);

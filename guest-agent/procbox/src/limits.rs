@@ -42,6 +42,8 @@ pub const FAREWELL_MS: u64 = 25;
 pub const DESCRIPTORS_MAX: u64 = 16_384;
 /// Host connections to one supervisor.
 pub const CONNECTIONS_MAX: usize = 64;
+/// Bytes that the kernel may hold for one of them.
+pub const SEND_BUFFER_SIZE: usize = 1 << 20;
 /// File operations that run at the same time; each has a worker process.
 pub const FILE_WORKERS_MAX: usize = 16;
 /// Downloads and uploads of files and archives at the same time: each lasts as long as its client likes.

@@ -13,7 +13,7 @@ export function eventFraming(accepted: Framing | null): Framing {
 
 const serverSentEvents: Framing = {
   contentType: framings.serverSentEvents.contentType,
-  encode: (frame) => Buffer.from(block(frame)),
+  encode: (frame) => [Buffer.from(block(frame))],
 };
 
 function block(frame: Frame): string {

@@ -1,10 +1,14 @@
 import { describe, expect, test } from "bun:test";
 import { unpack } from "msgpackr";
 import type { Frame } from "./frame.ts";
-import { acceptedFraming, framings } from "./framing.ts";
+import { acceptedFraming, type Framing, framings } from "./framing.ts";
 
 const { msgpack, ndjson, serverSentEvents } = framings;
 const data = new Uint8Array([0, 255, 10]);
+
+function whole(framing: Framing, frame: Frame): Buffer {
+  return Buffer.concat(framing.encode(frame));
+}
 
 /** The maps of a msgpack stream. */
 function decode(bytes: Uint8Array): unknown[] {
@@ -26,15 +30,25 @@ describe("msgpack", () => {
       { type: "keep_alive" },
       { type: "started", execution: { id: "e", argv: ["a", "b"], exit_code: null } },
     ];
-    const decoded = decode(Buffer.concat(frames.map((frame) => msgpack.encode(frame)))) as Record<string, unknown>[];
+    const decoded = decode(Buffer.concat(frames.flatMap((frame) => msgpack.encode(frame)))) as Record<
+      string,
+      unknown
+    >[];
     const plain: unknown[] = decoded.map(({ data, ...rest }) =>
       data === undefined ? rest : { ...rest, data: new Uint8Array(data as Uint8Array) },
     );
     expect(plain).toEqual(frames);
   });
 
+  test("large content is not copied", () => {
+    const content = new Uint8Array(70_000);
+    const parts = msgpack.encode({ type: "output", data: content });
+    expect(parts).toHaveLength(2);
+    expect(parts[1]).toBe(content);
+  });
+
   test.each([2 ** 32 - 1, 2 ** 32, 2 ** 53 - 1, -(2 ** 33)])("the integer %d arrives exactly", (offset) => {
-    const bytes = msgpack.encode({ type: "output", offset, nested: { offset }, data });
+    const bytes = whole(msgpack, { type: "output", offset, nested: { offset }, data });
     const [map] = decode(bytes) as [{ offset: number | bigint; nested: { offset: number | bigint } }];
     expect([Number(map.offset), Number(map.nested.offset)]).toEqual([offset, offset]);
     // No float, which other clients would not take for an offset.
@@ -43,12 +57,12 @@ describe("msgpack", () => {
 });
 
 test("JSON lines carry bytes as Base64", () => {
-  const text = Buffer.from(ndjson.encode({ type: "output", offset: 1, data })).toString();
+  const text = whole(ndjson, { type: "output", offset: 1, data }).toString();
   expect(text).toBe('{"type":"output","offset":1,"data_base64":"AP8K"}\n');
 });
 
 test("server-sent events are named by their type and stay on one line", () => {
-  const text = Buffer.from(serverSentEvents.encode({ type: "error", message: "a\nb" })).toString();
+  const text = whole(serverSentEvents, { type: "error", message: "a\nb" }).toString();
   expect(text).toBe('event: error\ndata: {"type":"error","message":"a\\nb"}\n\n');
 });
 

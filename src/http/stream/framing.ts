@@ -5,13 +5,17 @@ import type { Frame, FrameValue } from "./frame.ts";
 
 export interface Framing {
   readonly contentType: string;
-  encode(frame: Frame): Uint8Array;
+  /** The frame's bytes in one or more parts. Large content is a part of its own, and not a copy. */
+  encode(frame: Frame): readonly Uint8Array[];
 }
 
 const LENGTH_BYTES = 4;
 const BIN32_HEADER_BYTES = 5;
 const FIXMAP_ENTRIES_MAX = 15;
 const BIN32 = 0xc6;
+const CONTENT_KEY = Buffer.from([0xa4, ...Buffer.from("data")]);
+/** Smaller content is copied behind its head: two parts cost more than the copy. */
+const PART_BYTES = 16 * 1024;
 const UINT32_MAX = 0xffff_ffff;
 
 // Plain maps of the shortest form, and never the record extension.
@@ -29,25 +33,27 @@ const msgpack: Framing = {
   contentType: "application/vnd.fluxvm.stream+msgpack",
   encode(frame) {
     const { data, ...rest } = frame;
-    if (!(data instanceof Uint8Array)) return prefixed(packer.pack(widened(frame)));
-    // Content is copied once: the map is packed without it and its count raised by hand.
-    const map = packer.pack(widened(rest));
-    const entries = Object.keys(rest).length;
-    if (entries >= FIXMAP_ENTRIES_MAX) throw new RangeError("a frame with too many fields");
-    const key = Buffer.from([0xa4, ...Buffer.from("data")]);
-    const bytes = map.length + key.length + BIN32_HEADER_BYTES + data.length;
-    const whole = Buffer.allocUnsafe(LENGTH_BYTES + bytes);
-    whole.writeUInt32BE(bytes, 0);
-    whole.set(map, LENGTH_BYTES);
-    whole[LENGTH_BYTES] = 0x80 | (entries + 1);
-    let at = LENGTH_BYTES + map.length;
-    whole.set(key, at);
-    at = whole.writeUInt8(BIN32, at + key.length);
-    at = whole.writeUInt32BE(data.length, at);
-    whole.set(data, at);
-    return whole;
+    if (!(data instanceof Uint8Array)) return [prefixed(packer.pack(widened(frame)))];
+    const head = contentHead(rest, data.length);
+    return data.length >= PART_BYTES ? [head, data] : [Buffer.concat([head, data])];
   },
 };
+
+/** Everything of a frame with content that stands before it: the map is packed without it and its count raised by hand. */
+function contentHead(rest: Omit<Frame, "data">, contentBytes: number): Buffer {
+  const map = packer.pack(widened(rest as FrameValue));
+  const entries = Object.keys(rest).length;
+  if (entries >= FIXMAP_ENTRIES_MAX) throw new RangeError("a frame with too many fields");
+  const head = Buffer.allocUnsafe(LENGTH_BYTES + map.length + CONTENT_KEY.length + BIN32_HEADER_BYTES);
+  head.writeUInt32BE(head.length - LENGTH_BYTES + contentBytes, 0);
+  head.set(map, LENGTH_BYTES);
+  head[LENGTH_BYTES] = 0x80 | (entries + 1);
+  const at = LENGTH_BYTES + map.length;
+  head.set(CONTENT_KEY, at);
+  head.writeUInt8(BIN32, at + CONTENT_KEY.length);
+  head.writeUInt32BE(contentBytes, head.length - LENGTH_BYTES);
+  return head;
+}
 
 function prefixed(map: Uint8Array): Uint8Array {
   const whole = Buffer.allocUnsafe(LENGTH_BYTES + map.length);
@@ -65,12 +71,12 @@ function jsonText(frame: Frame): string {
 
 const ndjson: Framing = {
   contentType: "application/x-ndjson",
-  encode: (frame) => Buffer.from(`${jsonText(frame)}\n`),
+  encode: (frame) => [Buffer.from(`${jsonText(frame)}\n`)],
 };
 
 const serverSentEvents: Framing = {
   contentType: "text/event-stream",
-  encode: (frame) => Buffer.from(`event: ${frame.type}\ndata: ${jsonText(frame)}\n\n`),
+  encode: (frame) => [Buffer.from(`event: ${frame.type}\ndata: ${jsonText(frame)}\n\n`)],
 };
 
 export const framings = { msgpack, ndjson, serverSentEvents } as const;

@@ -28,7 +28,7 @@ export function streamResponse(source: FrameSource, options: StreamOptions): Res
   return lastingResponse(body, init, ended);
 }
 
-/** The encoded frames of `source`, one a chunk; `ended` resolves when it is over, also when the reader left. */
+/** The encoded frames of `source`, a part of one a chunk; `ended` resolves when it is over, also when the reader left. */
 export function frameStream(
   source: FrameSource,
   options: Omit<StreamOptions, "status">,
@@ -133,7 +133,7 @@ class FramePump {
   }
 
   #enqueue(frame: Frame): void {
-    this.#controller?.enqueue(this.options.framing.encode(frame));
+    for (const part of this.options.framing.encode(frame)) this.#controller?.enqueue(part);
   }
 
   #ready(): void {

@@ -6,6 +6,7 @@ import { type Framing, framings } from "./framing.ts";
 
 export interface SocketEncoding {
   readonly protocol: string;
+  /** Every frame is one part, as every message is one piece of memory. */
   readonly framing: Framing;
   /** What the server's `send` says: bytes sent, -1 when they wait for the client, 0 when they were dropped. */
   send(socket: ServerWebSocket<unknown>, frame: Uint8Array): number;
@@ -17,7 +18,7 @@ const decoder = new TextDecoder();
 export const socketEncodings = {
   msgpack: {
     protocol: "fluxvm.stream.msgpack",
-    framing: framings.msgpack,
+    framing: inOnePart(framings.msgpack),
     // A message has a length of its own.
     send: (socket, frame) => socket.sendBinary(frame.subarray(LENGTH_BYTES) as Uint8Array<ArrayBuffer>),
   },
@@ -27,6 +28,11 @@ export const socketEncodings = {
     send: (socket, frame) => socket.sendText(decoder.decode(frame.subarray(0, -1))),
   },
 } as const satisfies Record<string, SocketEncoding>;
+
+function inOnePart({ contentType, encode }: Framing): Framing {
+  const joined = (parts: readonly Uint8Array[]) => (parts.length === 1 ? parts : [Buffer.concat(parts)]);
+  return { contentType, encode: (frame) => joined(encode(frame)) };
+}
 
 /** The first offered subprotocol that is known; JSON when none is offered. Throws `BAD_REQUEST` for unknown ones. */
 export function chosenEncoding(offered: string | null): SocketEncoding {

@@ -97,10 +97,15 @@ export class FrameSocket implements SocketHandler {
         this.#end(CLOSE.invalidData, text);
         break;
       }
-      if (reply !== null && !(await this.#send(this.options.encoding.framing.encode(reply)))) break;
+      if (reply !== null && !(await this.#sendFrame(reply))) break;
       this.#inboxBytes -= next.cost;
     }
     this.#isAnswering = false;
+  }
+
+  async #sendFrame(frame: Frame): Promise<boolean> {
+    const [bytes] = this.options.encoding.framing.encode(frame);
+    return bytes !== undefined && (await this.#send(bytes));
   }
 
   /** Resolves with false when the socket is gone. */

@@ -8,6 +8,11 @@ import type { RingFile } from "./ring-file.ts";
 /** Smaller pieces are copied together, so that neither many of them nor one of a large buffer cost much. */
 const SMALL_PIECE_BYTES = 4 * 1024;
 const GATHERED_BYTES = 16 * 1024;
+/** Where much comes, what is less than this waits a moment for more before it is written … */
+const WORTH_WRITING_BYTES = 256 * 1024;
+/** … which is where so much has just been written at once. */
+const MUCH_BYTES = 64 * 1024;
+const GATHERING_MS = 2;
 /** A process that may be held up runs ahead by this share of the ring; the rest is kept for a reader that comes back. */
 const AHEAD_SHARE = 4;
 
@@ -47,7 +52,8 @@ export class Output {
   #end: number;
   #pumping: Promise<void> | null = null;
   #closed = false;
-  #retry: { readonly timer: Timer; readonly wake: () => void } | null = null;
+  #isGathering = false;
+  #pausing: { readonly timer: Timer; readonly wake: () => void } | null = null;
   /** The byte that the reader who holds the process up has come to; null: nobody does. */
   #pace: number | null = null;
 
@@ -84,6 +90,7 @@ export class Output {
     if (end <= from) return this.#storedUpTo(end);
     this.#push(from, data.subarray(from - offset));
     const stored = this.#storedUpTo(end);
+    if (this.#isWorthWriting) this.#wakeGathering();
     this.#pump();
     this.#hooks.arrived();
     return stored;
@@ -139,13 +146,16 @@ export class Output {
 
   /** Resolves when everything that may be written is on disk and survives the agent. */
   async settled(): Promise<void> {
-    while (this.#pumping !== null) await this.#pumping;
+    while (this.#pumping !== null) {
+      this.#wakeGathering();
+      await this.#pumping;
+    }
   }
 
   /** Takes nothing more. Resolves when what may be written is on disk, or cannot be; the file stays. */
   async close(): Promise<void> {
     this.#closed = true;
-    this.#retry?.wake();
+    this.#pausing?.wake();
     await this.#pumping;
     for (const { stored } of this.#waiters.splice(0)) stored();
     await this.#file.close();
@@ -216,8 +226,25 @@ export class Output {
       });
       if (!written) return;
       this.#stored();
+      if (this.#file.window.end - offset >= MUCH_BYTES) await this.#gather();
     }
     await this.#persistently(() => this.#keep());
+  }
+
+  /** Waits a moment for more: many small writes would cost more than what they write. */
+  async #gather(): Promise<void> {
+    if (this.#isWorthWriting || this.#closed) return;
+    this.#isGathering = true;
+    await this.#pause(GATHERING_MS);
+    this.#isGathering = false;
+  }
+
+  get #isWorthWriting(): boolean {
+    return this.#end - this.#file.window.end >= WORTH_WRITING_BYTES;
+  }
+
+  #wakeGathering(): void {
+    if (this.#isGathering) this.#pausing?.wake();
   }
 
   async #keep(): Promise<void> {
@@ -237,17 +264,17 @@ export class Output {
       } catch (error) {
         if (!failed) this.#hooks.failing(error);
         if (this.#closed) return false;
-        await this.#pause();
+        await this.#pause(limits.executionRetryMs);
       }
     }
   }
 
-  async #pause(): Promise<void> {
+  async #pause(ms: number): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
-    this.#retry = { timer: setTimeout(resolve, limits.executionRetryMs), wake: resolve };
+    this.#pausing = { timer: setTimeout(resolve, ms), wake: resolve };
     await promise;
-    clearTimeout(this.#retry.timer);
-    this.#retry = null;
+    clearTimeout(this.#pausing.timer);
+    this.#pausing = null;
   }
 
   /** The next bytes for the disk, as far as the pace allows, all without a gap; null when there are none. */

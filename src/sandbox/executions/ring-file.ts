@@ -83,7 +83,7 @@ export class RingFile {
 
   /** True when so much was written since the last `keep` that no more may be. */
   get mustKeep(): boolean {
-    return this.#end - this.#promisedEnd >= this.batchMaxBytes;
+    return this.#end - this.#promisedEnd > this.batchMaxBytes;
   }
 
   /**

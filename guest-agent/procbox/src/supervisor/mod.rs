@@ -16,6 +16,8 @@ use crate::report::{EndReason, ExitRecord, ExitRecordPlace, InitStatus};
 use crate::sys::process::{self, Reaped};
 use channel::Channel;
 use commands::Commands;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::SndBuf;
 use nix::unistd::Pid;
 use ports::Ports;
 use service::{
@@ -138,6 +140,8 @@ async fn accept(listener: UnixListener, peer_uid: u32, server: Rc<Server<SharedS
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) if stream.peer_cred().is_ok_and(|peer| peer.uid() == peer_uid) => {
+                // As much as the host allows: it works with less.
+                let _ = setsockopt(&stream, SndBuf, &SEND_BUFFER_SIZE);
                 let server = server.clone();
                 tokio::task::spawn_local(async move {
                     server.serve(stream).await;

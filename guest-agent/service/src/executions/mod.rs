@@ -1,9 +1,11 @@
 //! The executions of a guest by their ids. They belong to the guest: connections come and go.
 
 mod input;
+mod piece;
 mod retained;
 mod ring;
 
+pub use piece::Excerpt;
 pub use retained::{CHANNELS, Retained};
 
 use crate::guest::Guest;

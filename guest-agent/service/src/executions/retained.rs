@@ -2,9 +2,11 @@
 //! tasks empty and fill its pipes whether or not a host is there.
 
 use super::input::{Input, Next};
+use super::piece::{Excerpt, PIECE_SIZE_MAX};
 use super::ring::{Budget, Ring};
 use crate::guest::{Control, Ended, ExitStatus, LocalFuture};
 use rustix::io::ioctl_fionread;
+use rustix::pipe::fcntl_setpipe_size;
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -21,8 +23,10 @@ use wire::limits::LISTED_COMMAND_MAX;
 use wire::message::ExecStatus;
 use wire::{ErrorCode, Fault};
 
-/// Bytes that are read at once.
-const CHUNK_SIZE: usize = 64 << 10;
+/// What a pipe holds, unless it is told otherwise …
+const PIPE_SIZE: usize = 64 << 10;
+/// … and what one is told that was found full: its writer waits less often.
+const WIDE_PIPE_SIZE: usize = PIECE_SIZE_MAX;
 
 /// How long a host may be away before what ended meanwhile is given up before anything else.
 const HOST_AWAY_MAX: Duration = Duration::from_secs(60);
@@ -61,12 +65,11 @@ pub struct Pool {
     pub budget: Rc<Budget>,
     /// Frees what can be of so many bytes by which the budget would be exceeded.
     pub make_room: Box<dyn Fn(u64)>,
-    buffer: RefCell<Box<[u8]>>,
 }
 
 impl Pool {
     pub fn new(budget: Budget, make_room: Box<dyn Fn(u64)>) -> Self {
-        Self { budget: Rc::new(budget), make_room, buffer: RefCell::new(vec![0; CHUNK_SIZE].into()) }
+        Self { budget: Rc::new(budget), make_room }
     }
 }
 
@@ -174,6 +177,7 @@ impl Retained {
 
     /// Reads a channel to its end.
     async fn pump(self: Rc<Self>, index: usize, pipe: Rc<pipe::Receiver>) {
+        let mut is_wide = false;
         while pipe.readable().await.is_ok() {
             let (changed, relieved) = (self.changed(), self.pool.budget.relieved());
             let room = self.room(index);
@@ -184,8 +188,11 @@ impl Retained {
                 }
                 continue;
             }
-            if !self.read_from(index, &pipe, room) {
-                break;
+            let Some(count) = self.read_from(index, &pipe, room) else { break };
+            if count >= PIPE_SIZE && !is_wide {
+                is_wide = true;
+                // A terminal has no such size, and a user may have too many wide ones: it works as it is.
+                let _ = fcntl_setpipe_size(&*pipe, WIDE_PIPE_SIZE);
             }
             tokio::task::coop::consume_budget().await;
         }
@@ -193,17 +200,21 @@ impl Retained {
         self.changed.notify_waiters();
     }
 
-    /// Keeps what there is, at most `room` bytes; false at the end.
-    fn read_from(&self, index: usize, pipe: &pipe::Receiver, room: usize) -> bool {
-        let mut buffer = self.pool.buffer.borrow_mut();
-        match pipe.try_read(&mut buffer[..room]) {
-            Ok(0) => false,
+    /// Keeps what there is, at most `room` bytes: how many; none at the end.
+    fn read_from(&self, index: usize, pipe: &pipe::Receiver, room: usize) -> Option<usize> {
+        let waiting = room.min(ioctl_fionread(pipe).unwrap_or(0) as usize);
+        if self.pool.budget.excess(waiting as u64) > 0 {
+            (self.pool.make_room)(waiting as u64);
+        }
+        // The end has to be read too, though nothing is waiting there.
+        match self.channels[index].borrow_mut().ring.fill(waiting.max(1), |space| pipe.try_read(space)) {
+            Ok(0) => None,
             Ok(count) => {
-                self.keep(index, &buffer[..count]);
-                true
+                self.changed.notify_waiters();
+                Some(count)
             }
             // A terminal ends with an error.
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            Err(error) => (error.kind() == io::ErrorKind::WouldBlock).then_some(0),
         }
     }
 
@@ -211,20 +222,10 @@ impl Retained {
     fn room(&self, index: usize) -> usize {
         let channel = self.channels[index].borrow();
         if !self.block.get() {
-            return CHUNK_SIZE;
+            return PIECE_SIZE_MAX;
         }
         let is_held_up = self.pool.budget.is_strained() && channel.ring.len() > 0;
-        if is_held_up { 0 } else { channel.ring.room().min(CHUNK_SIZE as u64) as usize }
-    }
-
-    fn keep(&self, index: usize, bytes: &[u8]) {
-        let count = bytes.len() as u64;
-        let budget = &self.pool.budget;
-        if budget.excess(count) > 0 {
-            (self.pool.make_room)(count);
-        }
-        self.channels[index].borrow_mut().ring.push(bytes);
-        self.changed.notify_waiters();
+        if is_held_up { 0 } else { channel.ring.room().min(PIECE_SIZE_MAX as u64) as usize }
     }
 
     /// Writes the input until its end, or until the command reads no more.
@@ -327,12 +328,11 @@ impl Retained {
         Err(Fault::new(ErrorCode::Superseded, "another attach took this one's place"))
     }
 
-    /// Calls `send` with the bytes that are next for a reader at `offset` and their own offset, if there are such.
-    pub fn read<T>(&self, index: usize, offset: u64, send: impl FnOnce(u64, &[u8]) -> T) -> Option<T> {
+    /// The bytes that are next for a reader at `offset`, at most `max`, and their own offset, if there are such.
+    pub fn read(&self, index: usize, offset: u64, max: usize) -> Option<(u64, Excerpt)> {
         let channel = self.channels[index].borrow();
         let offset = offset.max(channel.ring.kept().base);
-        let bytes = channel.ring.bytes_at(offset);
-        (!bytes.is_empty()).then(|| send(offset, bytes))
+        Some((offset, channel.ring.excerpt(offset, max)?))
     }
 
     /// Whether a reader at `offsets` has had everything that will ever be.

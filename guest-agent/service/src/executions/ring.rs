@@ -1,25 +1,27 @@
 //! What an execution wrote to one channel and the host has not acknowledged: bytes with absolute offsets, in pieces
 //! that come and go as they are needed. A budget counts what all rings of a guest hold.
 
+use super::piece::{Excerpt, Piece, Spares};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use tokio::sync::Notify;
 use wire::execution::KeptOutput;
 
-/// Every piece but the last has so many bytes.
-const PIECE_SIZE: usize = 64 << 10;
+/// A new piece has room for so many times what is there to be added: as much will often come again.
+const REPEATED: usize = 4;
 
 /// How many bytes all rings hold, and may.
 pub struct Budget {
     held: Cell<u64>,
     max: u64,
     relieved: Notify,
+    spares: Spares,
 }
 
 impl Budget {
     pub fn new(max: u64) -> Self {
-        Self { held: Cell::new(0), max, relieved: Notify::new() }
+        Self { held: Cell::new(0), max, relieved: Notify::new(), spares: Spares::default() }
     }
 
     /// Bytes beyond the budget once `more` are held too.
@@ -52,9 +54,8 @@ impl Budget {
 
 pub struct Ring {
     budget: Rc<Budget>,
-    pieces: VecDeque<Vec<u8>>,
-    /// Bytes of the first piece that are gone.
-    skipped: usize,
+    /// Each with the offset of its first byte. Only the last has room.
+    pieces: VecDeque<(u64, Piece)>,
     kept: KeptOutput,
     max: u64,
 }
@@ -62,7 +63,7 @@ pub struct Ring {
 impl Ring {
     /// An empty ring for at most `max` bytes.
     pub fn new(max: u64, budget: Rc<Budget>) -> Self {
-        Self { budget, pieces: VecDeque::new(), skipped: 0, kept: KeptOutput::default(), max }
+        Self { budget, pieces: VecDeque::new(), kept: KeptOutput::default(), max }
     }
 
     /// The offsets of what it holds.
@@ -79,25 +80,29 @@ impl Ring {
         self.max - self.len()
     }
 
-    /// Adds `bytes`; where that is too much the oldest go.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.budget.add(bytes.len() as u64);
-        self.kept.end += bytes.len() as u64;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            if self.pieces.back().is_none_or(|piece| piece.len() == PIECE_SIZE) {
-                self.pieces.push_back(Vec::new());
+    /// Adds what `read` puts at the beginning of the space that it gets, at most `max` bytes of it: how many. Where that
+    /// is too much the oldest go.
+    pub fn fill<E>(&mut self, max: usize, read: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
+        let last = self.pieces.back().filter(|(_, last)| last.spare() > 0);
+        let piece = match last {
+            Some((_, last)) => last.clone(),
+            None => self.budget.spares.take(max * REPEATED),
+        };
+        let is_new = last.is_none();
+        let count = match piece.fill(max, read) {
+            Ok(count) if count > 0 => count,
+            nothing => {
+                self.budget.spares.give(piece);
+                return nothing;
             }
-            let piece = self.pieces.back_mut().expect("there is a last piece");
-            let (now, later) = rest.split_at(rest.len().min(PIECE_SIZE - piece.len()));
-            let needed = piece.len() + now.len();
-            if needed > piece.capacity() {
-                piece.reserve_exact(needed.next_power_of_two().min(PIECE_SIZE) - piece.len());
-            }
-            piece.extend_from_slice(now);
-            rest = later;
+        };
+        if is_new {
+            self.pieces.push_back((self.kept.end, piece));
         }
+        self.budget.add(count as u64);
+        self.kept.end += count as u64;
         self.drop_below(self.kept.end.saturating_sub(self.max));
+        Ok(count)
     }
 
     /// Lets the bytes below `offset` go.
@@ -106,23 +111,24 @@ impl Ring {
         let Some(count) = offset.checked_sub(self.kept.base) else { return };
         self.budget.subtract(count);
         self.kept.base = offset;
-        if self.len() == 0 {
-            self.pieces = VecDeque::new();
-            self.skipped = 0;
-            return;
+        while let Some((from, piece)) = self.pieces.front() {
+            if from + piece.len() as u64 > offset {
+                return;
+            }
+            let gone = self.pieces.pop_front();
+            gone.into_iter().for_each(|(_, piece)| self.budget.spares.give(piece));
         }
-        let skipped = self.skipped + count as usize;
-        self.pieces.drain(..skipped / PIECE_SIZE);
-        self.skipped = skipped % PIECE_SIZE;
     }
 
-    /// Some of the bytes from `offset` on, which is not below the first; none at the end and beyond it.
-    pub fn bytes_at(&self, offset: u64) -> &[u8] {
+    /// Some of the bytes from `offset` on, at most `max`; `offset` is not below the first. None at the end and beyond it.
+    pub fn excerpt(&self, offset: u64, max: usize) -> Option<Excerpt> {
         if offset >= self.kept.end {
-            return &[];
+            return None;
         }
-        let place = self.skipped + (offset - self.kept.base) as usize;
-        &self.pieces[place / PIECE_SIZE][place % PIECE_SIZE..]
+        let index = self.pieces.partition_point(|(from, _)| *from <= offset) - 1;
+        let (from, piece) = &self.pieces[index];
+        let start = (offset - from) as usize;
+        Some(piece.excerpt(start..piece.len().min(start.saturating_add(max))))
     }
 }
 
@@ -151,25 +157,32 @@ mod tests {
         (from..to).map(byte).collect()
     }
 
+    fn push(ring: &mut Ring, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let count = ring.fill::<()>(bytes.len(), |space| {
+                space.copy_from_slice(&bytes[..space.len()]);
+                Ok(space.len())
+            });
+            bytes = &bytes[count.unwrap()..];
+        }
+    }
+
     fn content(ring: &Ring) -> Vec<u8> {
         let mut bytes = Vec::new();
-        loop {
-            let more = ring.bytes_at(ring.kept().base + bytes.len() as u64);
-            if more.is_empty() {
-                return bytes;
-            }
-            bytes.extend_from_slice(more);
+        while let Some(more) = ring.excerpt(ring.kept().base + bytes.len() as u64, usize::MAX) {
+            more.with(|more| bytes.extend_from_slice(more));
         }
+        bytes
     }
 
     #[test]
     fn eight_mebibytes_and_four_bytes_begin_at_four() {
         let mut ring = ring(MAX);
         for from in (0..MAX).step_by(60_000) {
-            ring.push(&stream(from, (from + 60_000).min(MAX)));
+            push(&mut ring, &stream(from, (from + 60_000).min(MAX)));
         }
         assert_eq!((ring.kept(), ring.room()), (KeptOutput { base: 0, end: MAX }, 0));
-        ring.push(&stream(MAX, MAX + 4));
+        push(&mut ring, &stream(MAX, MAX + 4));
         assert_eq!(ring.kept(), KeptOutput { base: 4, end: MAX + 4 });
         assert!(content(&ring) == stream(4, MAX + 4));
     }
@@ -186,7 +199,7 @@ mod tests {
             let mut ring = Ring::new(max, budget.clone());
             for _ in 0..300 {
                 let end = ring.kept().end;
-                ring.push(&stream(end, end + below(90_000)));
+                push(&mut ring, &stream(end, end + below(90_000)));
                 assert!(ring.len() <= max);
                 if below(3) == 0 {
                     ring.drop_below(ring.kept().base.saturating_sub(2) + below(ring.len() + 5));
@@ -202,20 +215,32 @@ mod tests {
     #[test]
     fn an_acknowledgement_beyond_the_end_is_one_of_everything() {
         let mut ring = ring(10);
-        ring.push(b"abc");
+        push(&mut ring, b"abc");
         ring.drop_below(u64::MAX);
         assert_eq!(ring.kept(), KeptOutput { base: 3, end: 3 });
-        ring.push(b"d");
-        assert_eq!((ring.bytes_at(3), ring.bytes_at(4), ring.bytes_at(u64::MAX)), (&b"d"[..], &b""[..], &b""[..]));
+        push(&mut ring, b"d");
+        let bytes = |ring: &Ring, offset, max| Some(ring.excerpt(offset, max)?.with(<[u8]>::to_vec));
+        let found = (bytes(&ring, 3, 9), bytes(&ring, 4, 9), bytes(&ring, u64::MAX, 9));
+        assert_eq!(found, (Some(b"d".to_vec()), None, None));
+        push(&mut ring, b"ef");
+        assert_eq!((bytes(&ring, 3, 2), bytes(&ring, 4, 9)), (Some(b"de".to_vec()), Some(b"ef".to_vec())));
+    }
+
+    #[test]
+    fn what_is_not_read_changes_nothing() {
+        let mut ring = ring(10);
+        assert_eq!(ring.fill(3, |_| Err(7)), Err(7));
+        assert_eq!(ring.fill::<()>(3, |_| Ok(0)), Ok(0));
+        assert_eq!((ring.kept(), ring.budget.held.get()), (KeptOutput::default(), 0));
     }
 
     #[test]
     fn a_strained_budget_says_when_it_is_relieved() {
         let budget = Rc::new(Budget::new(20));
         let mut ring = Ring::new(100, budget.clone());
-        ring.push(&[0; 4]);
+        push(&mut ring, &[0; 4]);
         assert!(!budget.is_strained());
-        ring.push(&[0; 18]);
+        push(&mut ring, &[0; 18]);
         assert_eq!((budget.is_strained(), budget.excess(3)), (true, 5));
         let relieved = budget.relieved();
         drop(ring);

@@ -2,7 +2,7 @@
 
 use super::open::arguments;
 use super::stream::Stream;
-use crate::executions::{CHANNELS, Retained};
+use crate::executions::{CHANNELS, Excerpt, Retained};
 use crate::guest::Guest;
 use crate::server::Server;
 use std::rc::Rc;
@@ -132,8 +132,8 @@ async fn attach(retained: &Retained, stream: &Stream, mut offsets: [u64; 2]) -> 
             stream.message(Kind::End, &ExecutionEnd { execution: retained.state() }).await;
             return Ok(());
         }
-        match next_frame(retained, stream, &mut offsets, room) {
-            Some(frame) => stream.raw(frame).await,
+        match next_output(retained, &mut offsets, room) {
+            Some((index, offset, content)) => stream.output(DATA_CHANNELS[index], offset, content).await,
             None => tokio::select! {
                 () = changed => {}
                 () = heard => {}
@@ -142,16 +142,14 @@ async fn attach(retained: &Retained, stream: &Stream, mut offsets: [u64; 2]) -> 
     }
 }
 
-/// A frame of what is next and fits into `room` bytes of credit.
-fn next_frame(retained: &Retained, stream: &Stream, offsets: &mut [u64; 2], room: usize) -> Option<Vec<u8>> {
+/// What is next and fits into `room` bytes of credit: its channel, its offset and itself.
+fn next_output(retained: &Retained, offsets: &mut [u64; 2], room: usize) -> Option<(usize, u64, Excerpt)> {
     if room == 0 {
         return None;
     }
     CHANNELS.into_iter().find_map(|index| {
-        retained.read(index, offsets[index], |offset, bytes| {
-            let bytes = &bytes[..bytes.len().min(room)];
-            offsets[index] = offset + bytes.len() as u64;
-            stream.output_frame(DATA_CHANNELS[index], offset, bytes)
-        })
+        let (offset, content) = retained.read(index, offsets[index], room)?;
+        offsets[index] = offset + content.len() as u64;
+        Some((index, offset, content))
     })
 }

@@ -2,18 +2,35 @@
 //! does not read holds its streams up instead of filling memory. Where the host is slow, streams that lose nothing by
 //! waiting get what the others leave them, and a small share in any case.
 
+use crate::executions::Excerpt;
 use serde::Serialize;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::{mpsc, oneshot};
-use wire::frame::{Kind, encode};
+use wire::frame::{Kind, OUTPUT_PREFIX_SIZE, encode};
 
 const QUEUE_FRAMES: usize = 16;
 const WRITE_BUFFER_SIZE: usize = 64 << 10;
 /// While there are others, a patient stream's frame goes behind so many of them.
 const OTHERS_PER_PATIENT: u32 = 7;
 
-enum Item {
+/// Bytes that belong together.
+pub enum Frame {
     Bytes(Vec<u8>),
+    /// Output, which is written from where it is.
+    Output([u8; OUTPUT_PREFIX_SIZE], Excerpt),
+}
+
+impl From<Vec<u8>> for Frame {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+enum Item {
+    Frame(Frame),
     Flush(oneshot::Sender<()>),
 }
 
@@ -21,13 +38,13 @@ enum Item {
 #[derive(Clone)]
 pub struct Outbox {
     items: mpsc::Sender<Item>,
-    patient: mpsc::Sender<Vec<u8>>,
+    patient: mpsc::Sender<Frame>,
 }
 
 /// The end that writes.
 pub struct Queue {
     items: mpsc::Receiver<Item>,
-    patient: mpsc::Receiver<Vec<u8>>,
+    patient: mpsc::Receiver<Frame>,
     /// Items that were taken since the last patient one.
     others: u32,
 }
@@ -39,14 +56,14 @@ pub fn channel() -> (Outbox, Queue) {
 }
 
 impl Outbox {
-    /// Queues bytes as they are.
-    pub async fn raw(&self, bytes: Vec<u8>) {
-        let _ = self.items.send(Item::Bytes(bytes)).await;
+    /// Queues a frame as it is.
+    pub async fn raw(&self, frame: impl Into<Frame>) {
+        let _ = self.items.send(Item::Frame(frame.into())).await;
     }
 
-    /// Queues bytes that may wait for those of others. Their order holds only among themselves.
-    pub async fn patient(&self, bytes: Vec<u8>) {
-        let _ = self.patient.send(bytes).await;
+    /// Queues a frame that may wait for those of others. Their order holds only among themselves.
+    pub async fn patient(&self, frame: impl Into<Frame>) {
+        let _ = self.patient.send(frame.into()).await;
     }
 
     /// Queues a frame.
@@ -69,7 +86,8 @@ impl Queue {
         let mut writer = BufWriter::with_capacity(WRITE_BUFFER_SIZE, writer);
         while let Some(item) = self.next().await {
             let written = match item {
-                Item::Bytes(bytes) => writer.write_all(&bytes).await,
+                Item::Frame(Frame::Bytes(bytes)) => writer.write_all(&bytes).await,
+                Item::Frame(Frame::Output(prefix, content)) => write_output(&mut writer, &prefix, &content).await,
                 Item::Flush(done) => {
                     let flushed = writer.flush().await;
                     let _ = done.send(());
@@ -87,10 +105,10 @@ impl Queue {
     /// What goes next; none when every sender is gone.
     async fn next(&mut self) -> Option<Item> {
         if self.others >= OTHERS_PER_PATIENT
-            && let Ok(bytes) = self.patient.try_recv()
+            && let Ok(frame) = self.patient.try_recv()
         {
             self.others = 0;
-            return Some(Item::Bytes(bytes));
+            return Some(Item::Frame(frame));
         }
         tokio::select! {
             biased;
@@ -98,13 +116,38 @@ impl Queue {
                 self.others = self.others.saturating_add(1);
                 Some(item)
             }
-            Some(bytes) = self.patient.recv() => {
+            Some(frame) = self.patient.recv() => {
                 self.others = 0;
-                Some(Item::Bytes(bytes))
+                Some(Item::Frame(frame))
             }
             else => None,
         }
     }
+}
+
+async fn write_output(
+    writer: &mut (impl AsyncWrite + Unpin),
+    prefix: &[u8; OUTPUT_PREFIX_SIZE],
+    content: &Excerpt,
+) -> io::Result<()> {
+    let mut written = 0;
+    while written < prefix.len() + content.len() {
+        // The content is looked at only while it is being written: until the next time, more may be added behind it.
+        let count = poll_fn(|context| {
+            content.with(|content| {
+                let slices = [
+                    IoSlice::new(&prefix[written.min(prefix.len())..]),
+                    IoSlice::new(&content[written.saturating_sub(prefix.len())..]),
+                ];
+                Pin::new(&mut *writer).poll_write_vectored(context, &slices)
+            })
+        });
+        match count.await? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            count => written += count,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -117,9 +160,9 @@ mod tests {
         runtime.block_on(async {
             let mut taken = String::new();
             for _ in 0..count {
-                while outbox.items.try_send(Item::Bytes(b"o".into())).is_ok() {}
-                while outbox.patient.try_send(b"p".into()).is_ok() {}
-                if let Some(Item::Bytes(bytes)) = queue.next().await {
+                while outbox.items.try_send(Item::Frame(Frame::Bytes(b"o".into()))).is_ok() {}
+                while outbox.patient.try_send(Frame::Bytes(b"p".into())).is_ok() {}
+                if let Some(Item::Frame(Frame::Bytes(bytes))) = queue.next().await {
                     taken.push(bytes[0] as char);
                 }
             }
@@ -138,11 +181,11 @@ mod tests {
         let (outbox, mut queue) = channel();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            outbox.patient(b"p".into()).await;
-            outbox.patient(b"q".into()).await;
+            outbox.patient(b"p".to_vec()).await;
+            outbox.patient(b"q".to_vec()).await;
             drop(outbox);
             let mut taken = Vec::new();
-            while let Some(Item::Bytes(bytes)) = queue.next().await {
+            while let Some(Item::Frame(Frame::Bytes(bytes))) = queue.next().await {
                 taken.extend(bytes);
             }
             assert_eq!(taken, b"pq");

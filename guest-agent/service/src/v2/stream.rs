@@ -1,13 +1,14 @@
 //! One stream: what has arrived for its operation, how much may be sent and taken, and whether anyone listens.
 
-use super::outbox::Outbox;
+use super::outbox::{Frame, Outbox};
+use crate::executions::Excerpt;
 use crate::guest::Control;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::Notify;
 use wire::credit::Credit;
-use wire::frame::{DATA_PREFIX_SIZE, Kind, OUTPUT_PREFIX_SIZE, data_prefix, encode, output_prefix};
+use wire::frame::{DATA_PREFIX_SIZE, Kind, data_prefix, encode, output_prefix};
 use wire::limits::DATA_MAX;
 use wire::message::{CHANNEL_IN, CreditGrant, Data};
 use wire::{ErrorCode, Fault};
@@ -119,13 +120,10 @@ impl Stream {
         self.changed.notified()
     }
 
-    /// A DATA frame with the absolute `offset` of its bytes, for which there is room. It is sent by [`Self::raw`].
-    pub fn output_frame(&self, channel: u8, offset: u64, bytes: &[u8]) -> Vec<u8> {
-        self.state.borrow_mut().sending.take(bytes.len() as u64).expect("there is room");
-        let mut frame = Vec::with_capacity(OUTPUT_PREFIX_SIZE + bytes.len());
-        frame.extend_from_slice(&output_prefix(self.id, channel, offset, bytes.len()));
-        frame.extend_from_slice(bytes);
-        frame
+    /// Sends output with the absolute `offset` of its bytes, for which there is room.
+    pub async fn output(&self, channel: u8, offset: u64, content: Excerpt) {
+        self.state.borrow_mut().sending.take(content.len() as u64).expect("there is room");
+        self.frame(Frame::Output(output_prefix(self.id, channel, offset, content.len()), content)).await;
     }
 
     /// From now on what it sends may wait for others. To be called before anything is sent, because what went before
@@ -134,8 +132,7 @@ impl Stream {
         self.is_patient.set(true);
     }
 
-    /// Sends a frame as it is.
-    pub async fn raw(&self, frame: Vec<u8>) {
+    async fn frame(&self, frame: impl Into<Frame>) {
         if self.is_patient.get() {
             self.outbox.patient(frame).await;
         } else {
@@ -157,7 +154,7 @@ impl Stream {
             let mut frame = Vec::with_capacity(DATA_PREFIX_SIZE + size);
             frame.extend_from_slice(&data_prefix(self.id, channel, size));
             frame.extend_from_slice(now);
-            self.raw(frame).await;
+            self.frame(frame).await;
             rest = later;
         }
     }
@@ -208,7 +205,7 @@ impl Stream {
 
     pub async fn message<T: Serialize>(&self, kind: Kind, message: &T) {
         if !self.state.borrow().detached {
-            self.raw(encode(self.id, kind, message)).await;
+            self.frame(encode(self.id, kind, message)).await;
         }
     }
 
