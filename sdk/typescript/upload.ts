@@ -17,9 +17,9 @@ export async function uploaded(
   content: Blob,
   { mode, ...options }: WriteOptions,
 ): Promise<void> {
-  const aside = `${path.slice(0, path.lastIndexOf("/") + 1)}.upload-${crypto.randomUUID()}`;
   const { signal } = options;
   const replaced = mode ?? (await modeOf(files, path, options));
+  let aside = nameAside(path);
   try {
     for (let offset = 0; ;) {
       const query = { path: aside, offset, mode: octal(replaced) };
@@ -31,6 +31,11 @@ export async function uploaded(
         if (!isInterrupted(error)) throw error;
         offset = await settledSize(files, aside, options);
       }
+      // What begins anew begins under another name: the first attempt may come late, and would empty the file.
+      if (offset === 0) {
+        await files.remove(aside).catch(() => {});
+        aside = nameAside(path);
+      }
     }
     await moved(files, aside, path, options);
   } catch (error) {
@@ -39,9 +44,15 @@ export async function uploaded(
   }
 }
 
+function nameAside(path: string): string {
+  return `${path.slice(0, path.lastIndexOf("/") + 1)}.upload-${crypto.randomUUID()}`;
+}
+
 /** The connection broke, or what came before it did is still being written. */
 function isInterrupted(error: unknown): boolean {
-  return isPassing(error) || (error instanceof ApiError && error.code === "RANGE_NOT_SATISFIABLE");
+  return (
+    isPassing(error) || (error instanceof ApiError && ["RANGE_NOT_SATISFIABLE", "SANDBOX_BUSY"].includes(error.code))
+  );
 }
 
 async function modeOf(files: Files, path: string, options: WriteOptions): Promise<number | undefined> {
@@ -52,7 +63,7 @@ async function modeOf(files: Files, path: string, options: WriteOptions): Promis
   return entry?.kind === "file" ? entry.mode & 0o777 : undefined;
 }
 
-/** What came before the cut may be on its way still, and must not be written beside what comes next. */
+/** What came before the cut may be on its way still, and what comes next would be refused. */
 async function settledSize(files: Files, path: string, options: WriteOptions): Promise<number> {
   const pause = new Pause(options.signal, SETTLED_MS);
   for (let before = -1; ;) {

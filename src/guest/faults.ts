@@ -74,7 +74,11 @@ const portWaitCodes: ReadonlyMap<string, ErrorCode> = new Map([
 ]);
 
 /** Operations of which so many run that the next must wait. */
-const busyFileCodes: ReadonlyMap<string, ErrorCode> = new Map([...fileCodes, ["LIMIT", "SANDBOX_BUSY"]]);
+const busyFileCodes: ReadonlyMap<string, ErrorCode> = new Map([
+  ...fileCodes,
+  ["LIMIT", "SANDBOX_BUSY"],
+  ["BUSY", "SANDBOX_BUSY"],
+]);
 const archiveCodes: ReadonlyMap<string, ErrorCode> = new Map([...fileCodes, ["BAD_ARGUMENT", "ARCHIVE_REFUSED"]]);
 
 const FILE_OPS: ReadonlyMap<string, ReadonlyMap<string, ErrorCode>> = new Map([

@@ -5,7 +5,8 @@ use crate::errno;
 use crate::parents::open_directory;
 use crate::root::{CheckedPath, Root};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Uid, fchmod, fchown, fstat, ftruncate, openat, seek, statat,
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, SeekFrom, Uid, fchmod, fchown, flock, fstat, ftruncate,
+    openat, seek, statat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -26,8 +27,8 @@ pub fn write_file(root: &Root, request: &WriteFileRequest, content: &mut impl Re
     replace(root, &path, request.parents, Some(request.mode), request.max, content)
 }
 
-/// Writes a file whole, or in place from an offset; errors as of [`write_file`], and `OFFSET_MISMATCH` when the file
-/// has another size than the offset.
+/// Writes a file whole, or in place from an offset; errors as of [`write_file`], `OFFSET_MISMATCH` when the file has
+/// another size than the offset, and `BUSY` while another writes it in place.
 pub fn write_stream(root: &Root, request: &WriteStreamRequest, content: &mut impl Read) -> Result<FileSummary, Fault> {
     let path = CheckedPath::new(&request.path)?;
     let size = match request.offset {
@@ -93,10 +94,17 @@ fn write_in_place(
     let flags = if offset == 0 { flags | OFlags::CREATE } else { flags };
     let mode = Mode::from_raw_mode(MODE_DEFAULT);
     let file: File = openat(&directory, name, flags, mode).map_err(at)?.into();
-    let stat = fstat(&file).map_err(at)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+    if FileType::from_raw_mode(fstat(&file).map_err(at)?.st_mode) != FileType::RegularFile {
         return Err(at(Errno::NXIO));
     }
+    // What came before a cut may be on its way still, and beside it nobody else's bytes would lie where they belong.
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        Errno::WOULDBLOCK => {
+            Fault::new(ErrorCode::Busy, format!("write {}: it is being written", path.absolute().escape_ascii()))
+        }
+        errno => at(errno),
+    })?;
+    let stat = fstat(&file).map_err(at)?;
     if offset == 0 {
         ftruncate(&file, 0).map_err(at)?;
     } else if stat.st_size as u64 != offset {

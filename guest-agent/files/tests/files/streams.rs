@@ -85,6 +85,29 @@ fn a_file_written_in_place_goes_on_where_it_ends_and_nowhere_else() {
     assert_eq!(write(&tree, to("/none", None, Some(1)), &mut &b"x"[..]), Err(ErrorCode::NotFound));
 }
 
+/// Content in the middle of which another write is tried.
+struct Meanwhile<'a>(&'a Tree, Option<Result<u64, ErrorCode>>);
+
+impl Read for Meanwhile<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.1.is_some() {
+            return Ok(0);
+        }
+        self.1 = Some(write(self.0, to("/f", None, Some(0)), &mut &b"other"[..]));
+        buffer[..4].copy_from_slice(b"this");
+        Ok(4)
+    }
+}
+
+#[test]
+fn a_file_is_written_in_place_by_one_at_a_time() {
+    let tree = Tree::new();
+    let mut content = Meanwhile(&tree, None);
+    assert_eq!(write(&tree, to("/f", None, Some(0)), &mut content), Ok(4));
+    assert_eq!(content.1, Some(Err(ErrorCode::Busy)));
+    assert_eq!(std::fs::read(tree.path.join("f")).unwrap(), b"this");
+}
+
 #[test]
 fn what_is_no_file_is_not_written() {
     let tree = Tree::new();
