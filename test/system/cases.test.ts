@@ -282,6 +282,28 @@ describe("B: files and change-sets", () => {
 });
 
 describe("F: lifecycle", () => {
+  test("84: a paused sandbox is resumed for a command, unless the caller declines", async () => {
+    const pausing = await TestAgent.start({ sections: "[plugins.backend.fake]\nenabled = true" });
+    try {
+      const { body } = await pausing.json<{ id: string }>("POST", "/v1/sandboxes", { backend: "fake" });
+      const path = `/v1/sandboxes/${body.id}`;
+      const process = (headers: Record<string, string> = {}) =>
+        pausing.fetch("POST", `${path}/process`, {
+          headers: { "content-type": "application/json", ...headers },
+          body: JSON.stringify({ command: "exit 3" }),
+        });
+      expect((await pausing.json("POST", `${path}/pause`)).body).toMatchObject({ state: "paused" });
+      expect((await process({ "x-fluxvm-no-auto-resume": "1" })).status).toBe(423);
+      await pausing.kill9();
+      await pausing.start();
+      expect((await pausing.json("GET", path)).body).toMatchObject({ state: "paused" });
+      expect(await (await process()).json()).toMatchObject({ exit_code: 3 });
+      expect((await pausing.json("GET", path)).body).toMatchObject({ state: "ready", paused_at: null });
+    } finally {
+      await pausing.dispose();
+    }
+  }, 60_000);
+
   test("F4: after the supervisor's death the metrics tell the truth", async () => {
     const victim = await TestSandbox.create(agent);
     const record = JSON.parse(await readFile(`${agent.stateDir}/instances/${victim.id}/procbox.json`, "utf8")) as {
