@@ -31,7 +31,9 @@ export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fa
     changes: () => sandbox.run.settle(),
   });
   publish(context, sandbox, live);
-  await executionsOf(context, sandbox).adopt();
+  const executions = executionsOf(context, sandbox);
+  if (sandbox.record.phase === "paused") sandbox.adoptsOnResume = true;
+  else await executions.adopt();
   if (sandbox.revert !== null) await revert(context, sandbox, live.volume, sandbox.revert);
   await restoreExposures(context, sandbox);
   return "adopted";

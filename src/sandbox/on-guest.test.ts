@@ -80,6 +80,28 @@ describe("a paused sandbox", () => {
     expect(stateOf(at)).toBe("ready");
   });
 
+  test("is found by the next agent at once, and goes on with what ran in it", async () => {
+    await using at = await ExecutionWorld.create();
+    const process = await at.start({ id: "e", command: "x" });
+    await process.write("stdout", "before");
+    await until(async () => (await at.view("e")).stdoutLength === 6, "the output is here");
+    await at.core.operations.pause(admin, SANDBOX, { force: true });
+    const began = performance.now();
+    await at.restart({ kill: true });
+    expect(performance.now() - began).toBeLessThan(2_000);
+    expect(stateOf(at)).toBe("paused");
+    expect(await at.view("e")).toMatchObject({ status: "running", stdoutLength: 6 });
+    await at.core.operations.ping(admin, SANDBOX);
+    expect(stateOf(at)).toBe("running");
+    await process.write("stdout", " after");
+    process.exit(5);
+    await until(async () => (await at.view("e")).status === "exited", "the exit is seen");
+    const [end, ...output] = (await drain(await at.attach("e"))).reverse();
+    const text = output.reverse().map((line) => line.replace(/^stdout \d+ /, ""));
+    expect([text.join(""), end]).toEqual(["before after", "exited 5"]);
+    expect(stateOf(at)).toBe("ready");
+  });
+
   test("shows what is kept of its executions without being resumed", async () => {
     await using at = await paused();
     expect(await at.view("e")).toMatchObject({ status: "exited", exitCode: 3 });

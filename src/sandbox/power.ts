@@ -220,6 +220,8 @@ export async function resume(
       throw error;
     }
     await context.dependencies.crashPoint("resume.thawed");
+    if (sandbox.adoptsOnResume) await sandbox.executions?.adopt();
+    sandbox.adoptsOnResume = false;
     await move(context, sandbox, "resuming", "ready", {
       patch: { pausedAtUnixMs: null },
       attributes: { reason },

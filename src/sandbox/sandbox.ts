@@ -39,6 +39,8 @@ export class Sandbox {
   leftovers: Ledger[] = [];
   /** Null until somebody asks for executions. */
   executions: ExecutionTable | null = null;
+  /** A frozen guest does not answer: what it runs for an earlier agent process is asked for when it goes on. */
+  adoptsOnResume = false;
   runningCommands = 0;
   /** Whether followers of events were last told that commands run. */
   toldRunning = false;

@@ -233,6 +233,16 @@ export class FakeExecutions implements GuestExecutions {
   /** Awaited by every start. */
   startGate: Promise<void> = Promise.resolve();
   starts = 0;
+  #thaw: PromiseWithResolvers<void> | null = null;
+
+  freeze(): void {
+    this.#thaw ??= Promise.withResolvers();
+  }
+
+  thaw(): void {
+    this.#thaw?.resolve();
+    this.#thaw = null;
+  }
 
   /** The execution, which must be there. */
   get(id: string): FakeExecution {
@@ -307,6 +317,7 @@ export class FakeExecutions implements GuestExecutions {
   }
 
   async list(): Promise<readonly GuestExecution[]> {
+    await this.#thaw?.promise;
     return [...this.all.values()].map((execution) => execution.state());
   }
 

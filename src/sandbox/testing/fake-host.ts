@@ -149,10 +149,12 @@ export class FakeHost {
           if (this.faults.has("pause")) throw new AgentError("PLUGIN_FAULT");
           await this.pauseGate;
           byInstance(wanted).paused = true;
+          byInstance(wanted).channel.executions.freeze();
         },
         resume: async (wanted) => {
           if (this.faults.has("resume")) throw new AgentError("PLUGIN_FAULT");
           byInstance(wanted).paused = false;
+          byInstance(wanted).channel.executions.thaw();
         },
       },
       ...(this.restores === null ? { dryRun: "workspace-copy" } : { dryRun: "snapshot", snapshots: this.#facet() }),
