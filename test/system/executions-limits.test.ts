@@ -72,10 +72,11 @@ test.skipIf(!isRoot)(
         expect([bytes, missing, last?.exit_code]).toEqual([100_000 + `line ${n}\n`.length, 0, 0]);
       }),
     );
-    for (let n = RUNNING_MAX; n < KEPT_MAX + 30; n += 30) {
+    let later = 0;
+    for (; later + RUNNING_MAX < KEPT_MAX + 30; later += 30) {
       await Promise.all(
         Array.from({ length: 30 }, async (_, k) => {
-          const execution = await start(`k${n + k}`, "head -c 20000 /dev/zero");
+          const execution = await start(`k${later + k}`, "head -c 20000 /dev/zero");
           expect((await readAll(await execution.stream())).bytes).toBe(20_000);
         }),
       );
@@ -87,8 +88,8 @@ test.skipIf(!isRoot)(
     console.log(`an agent finds ${KEPT_MAX} executions and answers after ${Math.round(performance.now() - began)} ms`);
     expect(await countOf(sandbox)).toBe(KEPT_MAX);
     const { items } = (await agent.json<{ items: { id: string }[] }>("GET", `${sandbox.path}/executions`)).body;
-    // Those that ended first were forgotten.
-    expect(items.some(({ id }) => id === "r0")).toBe(false);
+    // Those that ended first were forgotten, so all of these are there.
+    expect(items.filter(({ id }) => id.startsWith("k"))).toHaveLength(later);
     expect((await (await start("new", "echo new")).output()).trim()).toBe("new");
   },
   TEST_MS,
