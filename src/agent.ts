@@ -27,6 +27,7 @@ import { makePassableDir } from "./sandbox/places.ts";
 import { openStore } from "./state/store.ts";
 import { EventBus } from "./telemetry/events.ts";
 import { createLogger } from "./telemetry/log.ts";
+import { TemplateStore } from "./templates/store.ts";
 
 export interface RunningAgent {
   /** `http://127.0.0.1:7788`, `https://…` or `unix:/path`. */
@@ -90,6 +91,10 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     executions: core.executions,
     files: core.files,
     ports: core.ports,
+    snapshots: core.snapshots,
+    templates: new TemplateStore(config.sandbox.templates_dir ?? join(config.state_dir, "templates"), (path) =>
+      FileLock.take(path),
+    ),
     store,
     events,
     telemetry: telemetry.http,

@@ -68,10 +68,10 @@ export type CreateSandbox = {
   readonly backend?: string;
   /** What that backend takes. */
   readonly backend_request?: Readonly<Record<string, unknown>>;
-  /** Template of a virtual machine. Not in this build. */
-  readonly template?: unknown;
-  /** Specification of a virtual machine. Not in this build. */
-  readonly spec?: unknown;
+  /** Template of a virtual machine. */
+  readonly template?: string;
+  /** Specification of a virtual machine, for the agent's own engine. */
+  readonly spec?: Readonly<Record<string, unknown>>;
   /** Container image. Not in this build. */
   readonly oci?: unknown;
   /** Number of GPUs. Not in this build. */
@@ -80,12 +80,35 @@ export type CreateSandbox = {
   readonly confidential?: unknown;
   /** Named volumes. Not in this build. */
   readonly volumes?: unknown;
-  /** Virtual CPUs. Not in this build. */
-  readonly vcpus?: unknown;
+  /** Virtual CPUs of a machine. */
+  readonly vcpus?: number;
   /** Default port of the HTTP proxy. Not in this build. */
   readonly http_proxy_port?: unknown;
   /** Ports of the HTTP proxy. Not in this build. */
   readonly http_proxy_ports?: unknown;
+};
+
+export type CreateVm = {
+  /** 1 to 64 of A-Z, a-z, 0-9 and -; a UUID when absent. */
+  readonly id?: string;
+  readonly name?: string;
+  readonly tenant?: string;
+  readonly labels?: Readonly<Record<string, string>>;
+  /** Deleted this many seconds after its creation. */
+  readonly ttl_seconds?: number;
+  /** `auto` (the default) or the id of a backend. */
+  readonly backend?: string;
+  /** Root disk on the host. */
+  readonly image?: string;
+  readonly kernel?: string | null;
+  readonly initrd?: string | null;
+  readonly kernel_args?: string | null;
+  readonly vcpus?: number;
+  readonly memory_mib?: number;
+  readonly disk_size_gib?: number | null;
+  readonly network?: Readonly<Record<string, unknown>>;
+  readonly machine?: string | null;
+  readonly [name: string]: unknown;
 };
 
 export type DirectoryMade = {
@@ -179,6 +202,7 @@ export type Error = {
     | "ORIGIN_REFUSED"
     | "TENANT_REFUSED"
     | "HOST_WIDE_REFUSED"
+    | "HOST_PATHS_REFUSED"
     | "QUOTA_EXCEEDED"
     | "IDEMPOTENCY_KEY_INVALID"
     | "IDEMPOTENCY_IN_FLIGHT"
@@ -514,10 +538,26 @@ export type Readiness = {
   }[];
 };
 
+export type Snapshot = {
+  readonly tag: string;
+  /** RFC 3339, UTC */
+  readonly created_at: string;
+  /** What it takes beside the disk. */
+  readonly size_bytes: number;
+};
+
 export type StdinStatus = {
   /** Bytes taken so far. */
   readonly bytes_written: number;
   readonly closed: boolean;
+};
+
+export type Template = {
+  readonly name: string;
+  /** Directory of the template on the host. */
+  readonly path: string;
+  /** Sandboxes start from a memory image. */
+  readonly snapshot: boolean;
 };
 
 export type TerminalSize = {

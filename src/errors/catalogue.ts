@@ -31,6 +31,7 @@ export const catalogue = {
   ORIGIN_REFUSED: entry(403, "requests from this origin are refused"),
   TENANT_REFUSED: entry(403, "this token may not act for that tenant"),
   HOST_WIDE_REFUSED: entry(403, "a tenant's token may not use host-wide routes"),
+  HOST_PATHS_REFUSED: entry(403, "a tenant's token may not choose places of the host"),
   QUOTA_EXCEEDED: entry(403, "the quota of this token is used up"),
 
   // Idempotency.

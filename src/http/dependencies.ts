@@ -7,9 +7,11 @@ import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
 import type { FileOperations } from "../sandbox/files/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
 import type { PortOperations } from "../sandbox/ports/operations.ts";
+import type { SnapshotOperations } from "../sandbox/snapshots/operations.ts";
 import type { Store } from "../state/change.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
 import type { EventBus } from "../telemetry/events.ts";
+import type { TemplateStore } from "../templates/store.ts";
 
 /** Where the HTTP surface reports to. */
 export interface HttpTelemetry {
@@ -47,6 +49,8 @@ export interface HttpDependencies {
   readonly executions: ExecutionOperations;
   readonly files: FileOperations;
   readonly ports: PortOperations;
+  readonly snapshots: SnapshotOperations;
+  readonly templates: Pick<TemplateStore, "list" | "get">;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;
   readonly telemetry: HttpTelemetry;

@@ -13,7 +13,9 @@ import { portRoutes } from "./ports/routes.ts";
 import type { Route } from "./route.ts";
 import { sandboxRoutes } from "./sandboxes/routes.ts";
 import { serviceRoutes } from "./service/routes.ts";
+import { snapshotRoutes } from "./snapshots/routes.ts";
 import type { AttachedStreams } from "./stream/attached.ts";
+import { templateRoutes } from "./templates/routes.ts";
 
 /** Every route of this agent, the OpenAPI document among them. */
 export function allRoutes(dependencies: HttpDependencies, streams: AttachedStreams): readonly Route[] {
@@ -25,6 +27,8 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...contentRoutes(dependencies.files),
     ...treeRoutes(dependencies.files, dependencies.telemetry.log, streams),
     ...portRoutes(dependencies.ports),
+    ...snapshotRoutes(dependencies.snapshots),
+    ...templateRoutes(dependencies.templates),
     ...changeSetRoutes(dependencies),
     ...executionRoutes(dependencies.executions, dependencies.telemetry.log, streams),
     ...eventRoutes(dependencies, streams),

@@ -746,6 +746,7 @@ declare module "fluxvm/plugin" {
     | "ORIGIN_REFUSED"
     | "TENANT_REFUSED"
     | "HOST_WIDE_REFUSED"
+    | "HOST_PATHS_REFUSED"
     | "QUOTA_EXCEEDED"
     | "IDEMPOTENCY_KEY_INVALID"
     | "IDEMPOTENCY_IN_FLIGHT"

@@ -31,7 +31,7 @@ describe("errors", () => {
     ["PUT", "/v1/sandboxes", "GET, HEAD, POST"],
     ["OPTIONS", "/v1/vms/x", "DELETE, GET, HEAD, PATCH"],
     ["GET", "/v1/sandboxes/x/process", "POST"],
-    ["PROPFIND", "/v1/vms", "GET, HEAD"],
+    ["PROPFIND", "/v1/vms", "GET, HEAD, POST"],
   ])("%s %s names the methods that work", async (method, path, allow) => {
     const answer = await new Harness().call(method, path);
     expect(answer.status).toBe(405);

@@ -36,6 +36,9 @@ const BODIES: Record<string, unknown> = {
   expose: { port: 80 },
   "executions/:eid/wait": { timeout_ms: 0 },
   "executions/:eid/signal": { signal: "TERM" },
+  snapshot: { tag: "new" },
+  restore: { tag: "kept" },
+  "start-from-snapshot": { tag: "kept" },
   "executions/:eid/resize": { cols: 80, rows: 24 },
 };
 
@@ -70,13 +73,14 @@ function call(route: Route, id: string, token?: string) {
     // A stream of one that runs would not end.
     if (/stream$/.test(route.path)) execution.exit();
   }
+  harness.snapshots.tags.set(id, [{ tag: "kept", takenAtUnixMs: 0, bytes: 0 }]);
   harness.files.content.set("/a", new Uint8Array(1));
   // A watch of a directory that stays would not end.
   harness.files.changes = [{ ended: "directory" }];
   harness.ports.exposed.clear();
   if (label(route) === "DELETE /v1/sandboxes/:id/expose") harness.ports.exposed.set(80, { port: 80, hostPort: 4000 });
   const query = queryOf(route);
-  const path = `${route.path.replace(":id", id).replace(":eid", EXECUTION)}${query}`;
+  const path = `${route.path.replace(":id", id).replace(":eid", EXECUTION).replace(":tag", "kept")}${query}`;
   return harness.call(route.method, path, { token, json: bodyOf(route), isEndless: path === "/v1/events/stream" });
 }
 

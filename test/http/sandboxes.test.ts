@@ -52,8 +52,8 @@ describe("create", () => {
     [{}, 400, "CREATE_KIND_MISSING"],
     [{ name: "only" }, 400, "CREATE_KIND_MISSING"],
     [{ gpus: 0 }, 400, "CREATE_KIND_MISSING"],
-    [{ template: "debian-13" }, 501, "NOT_SUPPORTED"],
-    [{ spec: {} }, 501, "NOT_SUPPORTED"],
+    [{ template: "debian-13" }, 404, "TEMPLATE_NOT_FOUND"],
+    [{ template: "../x" }, 404, "TEMPLATE_NOT_FOUND"],
     [{ oci: { image: "alpine" } }, 501, "NOT_SUPPORTED"],
     [{ gpus: 1 }, 501, "NOT_SUPPORTED"],
     [{ confidential: "required" }, 501, "NOT_SUPPORTED"],
@@ -80,9 +80,9 @@ describe("create", () => {
     expect(harness.operations.sandboxes.size).toBe(0);
   });
 
-  test("a machine that this build cannot run is named", async () => {
-    const answer = await new Harness().call("POST", "/v1/sandboxes", { json: { template: "debian-13" } });
-    expect(answer.json.error).toBe("template: this build has no backend for virtual machines");
+  test("what this build cannot make is named", async () => {
+    const answer = await new Harness().call("POST", "/v1/sandboxes", { json: { oci: { image: "alpine" } } });
+    expect(answer.json.error).toBe("oci is not served by this build");
   });
 });
 

@@ -1,12 +1,23 @@
 // Routes of sandboxes as a whole: create, list, show, change, delete, start, stop, pause, resume. A sandbox is a VM
 // record, so `/v1/vms/{id}` and `/v1/sandboxes/{id}` answer alike.
-import { AgentError } from "../../errors/agent-error.ts";
+import type { ErrorCode } from "../../errors/catalogue.ts";
 import type { HttpDependencies } from "../dependencies.ts";
 import { launchFailures, sandboxFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
 import { vmRecordSchema } from "../schema.ts";
 import { createRequest } from "./create.ts";
-import { createBody, patchBody, pauseBody, recordList, sandboxListQuery, vmListQuery } from "./schema.ts";
+import { createVmRequest } from "./create-vm.ts";
+import { created } from "./ready.ts";
+import {
+  createBody,
+  createVmBody,
+  patchBody,
+  pauseBody,
+  readyQuery,
+  recordList,
+  sandboxListQuery,
+  vmListQuery,
+} from "./schema.ts";
 
 const PREFIXES = ["/v1/vms/:id", "/v1/sandboxes/:id"];
 
@@ -21,7 +32,19 @@ export function sandboxRoutes(dependencies: HttpDependencies): readonly Route[] 
   return [...collectionRoutes(dependencies), ...PREFIXES.flatMap((prefix) => recordRoutes(dependencies, prefix))];
 }
 
-function collectionRoutes({ operations }: HttpDependencies): readonly Route[] {
+const CREATE_FAILURES: readonly ErrorCode[] = [
+  ...launchFailures,
+  "INVALID_ID",
+  "TENANT_REFUSED",
+  "HOST_PATHS_REFUSED",
+  "QUOTA_EXCEEDED",
+  "SANDBOX_EXISTS",
+  "SANDBOXES_EXHAUSTED",
+  "MONITOR_ERROR",
+];
+
+function collectionRoutes({ operations, templates }: HttpDependencies): readonly Route[] {
+  const readTemplate = (name: string) => templates.get(name);
   return [
     defineRoute({
       method: "POST",
@@ -33,17 +56,27 @@ function collectionRoutes({ operations }: HttpDependencies): readonly Route[] {
       body: createBody,
       success: { status: 201, schema: vmRecordSchema },
       idempotent: true,
-      errors: [
-        ...launchFailures,
-        "INVALID_ID",
-        "CREATE_KIND_MISSING",
-        "PROCBOX_DISABLED",
-        "TENANT_REFUSED",
-        "QUOTA_EXCEEDED",
-        "SANDBOX_EXISTS",
-        "SANDBOXES_EXHAUSTED",
-      ],
-      handler: ({ caller, body, idempotency }) => operations.create(caller, { ...createRequest(body), idempotency }),
+      errors: [...CREATE_FAILURES, "CREATE_KIND_MISSING", "PROCBOX_DISABLED", "TEMPLATE_NOT_FOUND", "TEMPLATE_INVALID"],
+      query: readyQuery,
+      handler: async ({ caller, body, query, idempotency }) => {
+        const request = await createRequest(caller, body, readTemplate);
+        return await created(operations, caller, { ...request, idempotency }, query);
+      },
+    }),
+    defineRoute({
+      method: "POST",
+      path: "/v1/vms",
+      auth: "admin",
+      guard: "tenant-list",
+      tag: "vms",
+      summary: "Creates a virtual machine from its specification and answers when its guest agent does.",
+      body: createVmBody,
+      query: readyQuery,
+      success: { status: 201, schema: vmRecordSchema },
+      idempotent: true,
+      errors: CREATE_FAILURES,
+      handler: async ({ caller, body, query, idempotency }) =>
+        await created(operations, caller, { ...createVmRequest(caller, body), idempotency }, query),
     }),
     defineRoute({
       method: "GET",
@@ -136,23 +169,5 @@ function recordRoutes({ operations }: HttpDependencies, prefix: string): readonl
       errors: [...launchFailures, ...sandboxFailures],
       handler: ({ caller, id, body }) => operations.pause(caller, id, body),
     }),
-    snapshotRoute(prefix, tag),
   ];
-}
-
-/** The reference answers 501 for what only a guest with its own memory can do, and clients expect that. */
-function snapshotRoute(prefix: string, tag: string): Route {
-  return defineRoute({
-    method: "POST",
-    path: `${prefix}/snapshot`,
-    auth: "admin",
-    guard: "sandbox",
-    tag,
-    summary: "Answers 501: process sandboxes have no memory that could be kept.",
-    success: null,
-    errors: ["NOT_SUPPORTED"],
-    handler: () => {
-      throw new AgentError("NOT_SUPPORTED", "process sandboxes have no snapshots");
-    },
-  });
 }

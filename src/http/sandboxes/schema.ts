@@ -36,13 +36,17 @@ export const createBody = Type.Object(
     backend_request: Type.Optional(
       Type.Record(Type.String(), Type.Unknown(), { description: "What that backend takes." }),
     ),
-    template: unavailable("Template of a virtual machine."),
-    spec: unavailable("Specification of a virtual machine."),
+    template: Type.Optional(Type.String({ description: "Template of a virtual machine." })),
+    spec: Type.Optional(
+      Type.Record(Type.String(), Type.Unknown(), {
+        description: "Specification of a virtual machine, for the agent's own engine.",
+      }),
+    ),
     oci: unavailable("Container image."),
     gpus: unavailable("Number of GPUs."),
     confidential: unavailable("Confidential computing."),
     volumes: unavailable("Named volumes."),
-    vcpus: unavailable("Virtual CPUs."),
+    vcpus: Type.Optional(Type.Integer({ minimum: 1, maximum: 255, description: "Virtual CPUs of a machine." })),
     http_proxy_port: unavailable("Default port of the HTTP proxy."),
     http_proxy_ports: unavailable("Ports of the HTTP proxy."),
   },
@@ -53,6 +57,33 @@ export const pauseBody = Type.Object(
   { force: Type.Optional(Type.Boolean({ description: "Also while commands run, which freeze with the sandbox." })) },
   { $id: "Pause" },
 );
+
+/** The wire's specification of a virtual machine. What a backend does not know of it, it ignores or refuses by name. */
+export const createVmBody = Type.Object(
+  {
+    id: createBody.properties.id,
+    name: Type.Optional(name),
+    tenant: createBody.properties.tenant,
+    labels: createBody.properties.labels,
+    ttl_seconds: createBody.properties.ttl_seconds,
+    backend: Type.Optional(Type.String({ description: "`auto` (the default) or the id of a backend." })),
+    image: Type.Optional(Type.String({ description: "Root disk on the host." })),
+    kernel: Type.Optional(nullable(Type.String())),
+    initrd: Type.Optional(nullable(Type.String())),
+    kernel_args: Type.Optional(nullable(Type.String())),
+    vcpus: Type.Optional(Type.Integer({ minimum: 1, maximum: 255 })),
+    memory_mib: Type.Optional(Type.Integer({ minimum: 1 })),
+    disk_size_gib: Type.Optional(nullable(Type.Integer({ minimum: 1 }))),
+    network: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+    machine: Type.Optional(nullable(Type.String({ description: "QEMU: microvm or q35." }))),
+  },
+  { $id: "CreateVm", additionalProperties: true },
+);
+
+export const readyQuery = Type.Object({
+  ready: Type.Optional(Type.String({ pattern: "^exec$", description: "exec: a command has run before the answer." })),
+  wait_first_command: Type.Optional(Type.String({ pattern: "^(true|false)$", description: "The same as ready=exec." })),
+});
 
 export const patchBody = Type.Object(
   {

@@ -12,6 +12,8 @@ import { FakeExecutions } from "./executions.ts";
 import { FakeFiles } from "./files.ts";
 import { FakePorts } from "./ports.ts";
 import { FakeOperations } from "./operations.ts";
+import { FakeSnapshots } from "./snapshots.ts";
+import { FakeTemplates } from "./templates.ts";
 import { MemoryStore } from "./store.ts";
 
 export interface TestToken {
@@ -68,6 +70,8 @@ export class Harness {
   readonly executions = new FakeExecutions(this.operations);
   readonly files = new FakeFiles();
   readonly ports = new FakePorts();
+  readonly snapshots = new FakeSnapshots(this.operations);
+  readonly templates = new FakeTemplates();
   readonly events = new EventBus(this.store);
   readonly audit: AuditEntry[] = [];
   readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] =
@@ -114,6 +118,8 @@ export class Harness {
       executions,
       files,
       ports: this.ports,
+      snapshots: this.snapshots,
+      templates: this.templates,
       store,
       events: this.events,
       telemetry: {

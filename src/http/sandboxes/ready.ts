@@ -1,0 +1,38 @@
+// `?ready=exec`: a create is answered only when a first command has run, with how long each part took.
+import { asAgentError } from "../../errors/agent-error.ts";
+import type { Caller, CreateSandboxRequest, Operations, VmRecord } from "../../sandbox/operations.ts";
+
+interface ReadyQuery {
+  readonly ready?: string;
+  readonly wait_first_command?: string;
+}
+
+/** A sandbox whose first command fails is there all the same, and its record says why. */
+export async function created(
+  operations: Operations,
+  caller: Caller,
+  request: CreateSandboxRequest,
+  query: ReadyQuery,
+): Promise<VmRecord> {
+  const beganMs = performance.now();
+  const record = await operations.create(caller, request);
+  if (query.ready !== "exec" && query.wait_first_command !== "true") return record;
+  const createdMs = performance.now();
+  try {
+    await operations.ping(caller, record.id);
+    const answeredMs = performance.now();
+    await operations.process(caller, record.id, { command: "true" });
+    const ranMs = performance.now();
+    return {
+      ...record,
+      first_command_ms: Math.round(ranMs - beganMs),
+      phases: {
+        create_done_ms: Math.round(createdMs - beganMs),
+        agent_wait_ms: Math.round(answeredMs - createdMs),
+        first_exec_ms: Math.round(ranMs - answeredMs),
+      },
+    };
+  } catch (error) {
+    return { ...record, first_command_error: asAgentError(error).message };
+  }
+}

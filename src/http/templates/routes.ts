@@ -1,0 +1,31 @@
+// Routes of templates: what sandboxes may be made from.
+import { Type } from "@sinclair/typebox";
+import type { TemplateInfo } from "../../templates/store.ts";
+import { defineRoute, type Route } from "../route.ts";
+import { listOf } from "../schema.ts";
+
+const templateSchema = Type.Object(
+  {
+    name: Type.String(),
+    path: Type.String({ description: "Directory of the template on the host." }),
+    snapshot: Type.Boolean({ description: "Sandboxes start from a memory image." }),
+  },
+  { $id: "Template", additionalProperties: false },
+);
+
+export function templateRoutes(templates: { list(): Promise<readonly TemplateInfo[]> }): readonly Route[] {
+  return [
+    defineRoute({
+      method: "GET",
+      path: "/v1/templates",
+      auth: "reader",
+      guard: "shared",
+      tag: "templates",
+      summary: "Lists the templates of this host by name.",
+      success: { status: 200, schema: listOf(templateSchema) },
+      handler: async () => ({
+        items: (await templates.list()).map(({ name, path, snapshot }) => ({ name, path, snapshot })),
+      }),
+    }),
+  ];
+}
