@@ -76,6 +76,7 @@ export class Context {
       storageBytes: sandbox.storageBytes,
       lastExit: sandbox.lastExit,
       workspace: this.places.instanceDir(record.id),
+      consoleLog: sandbox.live?.instance.console?.logPath ?? null,
     });
   }
 

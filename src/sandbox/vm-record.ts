@@ -12,6 +12,8 @@ export interface Observed {
   readonly lastExit: ExitStatus | null;
   /** Host directory of the sandbox's files for people, `<state_dir>/instances/<id>`. */
   readonly workspace: string;
+  /** What its serial console wrote, where it has one. */
+  readonly consoleLog: string | null;
 }
 
 const timestamp = (unixMs: number | null): string | null => (unixMs === null ? null : new Date(unixMs).toISOString());
@@ -50,7 +52,6 @@ const ABSENT_KEYS = [
   "seed_disk",
   "tap_name",
   "control_socket",
-  "log_path",
   "guest_cid",
   "jail_path",
   "vsock_socket",
@@ -70,8 +71,22 @@ const ABSENT_KEYS = [
 const nulls = (keys: readonly string[]): JsonObject =>
   Object.fromEntries(keys.map((key): [string, Json] => [key, null]));
 
-/** The wire names every process sandbox `flux-vm`; which backend runs it is in `request.image`. */
+/** Backends of virtual machines, as the wire names them. */
+const MACHINES: ReadonlySet<string> = new Set(["qemu", "cloud-hypervisor", "firecracker", "flux-vm", "vz"]);
+/** The wire names every other sandbox `flux-vm`; which backend runs it is in `request.image`. */
 const NOMINAL_BACKEND = "flux-vm";
+/** What of a machine's specification its record shows. */
+const MACHINE_KEYS = ["image", "kernel", "initrd", "kernel_args", "network", "machine"] as const;
+const GUEST_AGENT_PORT = 17_777;
+
+const backendOf = ({ backend }: SandboxRecord): string => (MACHINES.has(backend) ? backend : NOMINAL_BACKEND);
+
+function specificationOf({ backend, spec }: SandboxRecord): JsonObject {
+  if (!MACHINES.has(backend)) return {};
+  const shown = MACHINE_KEYS.flatMap((key): [string, Json][] => (spec[key] === undefined ? [] : [[key, spec[key]]]));
+  // The token of the guest agent is nobody's but the agent's.
+  return { ...Object.fromEntries(shown), agent: { enabled: true, port: GUEST_AGENT_PORT } };
+}
 
 function requestOf(record: SandboxRecord): JsonObject {
   return {
@@ -79,7 +94,7 @@ function requestOf(record: SandboxRecord): JsonObject {
     name: record.name,
     tenant: record.tenant,
     created_by_token: record.createdByToken,
-    backend: NOMINAL_BACKEND,
+    backend: backendOf(record),
     image: record.backend,
     vcpus: record.vcpus,
     memory_mib: record.memoryMib,
@@ -92,6 +107,7 @@ function requestOf(record: SandboxRecord): JsonObject {
     data_disks: [],
     cdroms: [],
     vfio_devices: [],
+    ...specificationOf(record),
   };
 }
 
@@ -103,13 +119,14 @@ export function toVmRecord(record: SandboxRecord, observed: Observed): VmRecord 
     ...nulls(ABSENT_KEYS),
     id: record.id,
     name: record.name,
-    backend: NOMINAL_BACKEND,
+    backend: backendOf(record),
     status: statusOf(state),
     pid: record.visiblePid,
     created_at: timestamp(record.createdAtUnixMs),
     expires_at: deadline,
     workspace: observed.workspace,
     error: record.error,
+    log_path: observed.consoleLog,
     request: requestOf(record),
     virtiofsd_pids: [],
     labels: { ...record.labels },
