@@ -4,9 +4,11 @@ import { benchChanges } from "./changes.ts";
 import { benchExec } from "./exec.ts";
 import { benchLifecycle } from "./lifecycle.ts";
 import type { Row } from "./measure.ts";
+import { benchStream } from "./stream.ts";
 
 const BENCHES: Readonly<Record<string, (options: { smoke: boolean }) => Promise<Row[]>>> = {
   exec: benchExec,
+  stream: benchStream,
   changes: benchChanges,
   lifecycle: benchLifecycle,
 };
@@ -25,12 +27,20 @@ for (const name of names.length > 0 ? names : Object.keys(BENCHES)) {
     process.stdout.write(`${JSON.stringify({ name, rows })}\n`);
     continue;
   }
-  for (const row of rows) {
-    const figure = row.budget_kind === "ratio" ? `${row.ratio.toFixed(2)}×` : `+${row.ratio.toFixed(2)} ${row.unit}`;
-    const bound = row.budget_kind === "ratio" ? `${row.ratio_upper.toFixed(2)}×` : `+${row.ratio_upper.toFixed(2)}`;
-    process.stdout.write(
-      `${name}: ${row.metric}\n  ours ${row.ours.toFixed(2)} ${row.unit}, ${row.peer_name} ${row.peer.toFixed(2)} ${row.unit}: ` +
-        `${figure} (95 % bound ${bound}, budget ${row.budget}, ${row.met ? "met" : "NOT met"}, ${row.pairs} pairs)\n`,
-    );
-  }
+  for (const row of rows) process.stdout.write(`${name}: ${row.metric}\n  ${shown(row)}\n`);
+}
+
+function shown(row: Row): string {
+  const { ours, peer, peer_name, unit, ratio, ratio_upper, budget, budget_kind, met, pairs } = row;
+  const plain = (value: number): string => value.toFixed(2);
+  const judged = {
+    ratio: (value: number) => `${plain(value)}×`,
+    difference: (value: number) => `${value < 0 ? "" : "+"}${plain(value)} ${unit}`,
+    absolute: (value: number) => `${plain(value)} ${unit}`,
+  }[budget_kind];
+  const verdict = met ? "met" : "NOT met";
+  return (
+    `ours ${plain(ours)} ${unit}, ${peer_name} ${plain(peer)} ${unit}: ${judged(ratio)} ` +
+    `(95 % bound ${judged(ratio_upper)}, budget ${judged(budget)}, ${verdict}, ${pairs} ${pairs === 1 ? "pair" : "pairs"})`
+  );
 }

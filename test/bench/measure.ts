@@ -8,21 +8,24 @@ export interface Row {
   readonly peer: number;
   readonly unit: string;
   readonly peer_name: string;
-  /** Median over the pairs of ours ÷ peer, or ours − peer for a budget that is a difference. */
+  /** Median over the pairs of what the budget is about. */
   readonly ratio: number;
   readonly ratio_upper: number;
   readonly budget: number;
-  readonly budget_kind: "ratio" | "difference";
+  readonly budget_kind: BudgetKind;
   readonly met: boolean;
   readonly pairs: number;
 }
+
+/** What must not be beyond the budget: ours ÷ peer, ours − peer, or ours, where the peer only says what that means. */
+export type BudgetKind = "ratio" | "difference" | "absolute";
 
 export interface Comparison {
   readonly metric: string;
   readonly peerName: string;
   readonly unit: string;
   readonly budget: number;
-  readonly budgetKind?: "ratio" | "difference";
+  readonly budgetKind?: BudgetKind;
   readonly pairs: number;
   readonly ours: () => Promise<number>;
   readonly peer: () => Promise<number>;
@@ -58,9 +61,9 @@ export async function compare(comparison: Comparison): Promise<Row> {
     ours.push(mine);
     peer.push(theirs);
   }
-  const ratios = ours.map((value, index) =>
-    budgetKind === "ratio" ? value / (peer[index] ?? Number.NaN) : value - (peer[index] ?? Number.NaN),
-  );
+  const judge = (value: number, other: number): number =>
+    budgetKind === "ratio" ? value / other : budgetKind === "difference" ? value - other : value;
+  const ratios = ours.map((value, index) => judge(value, peer[index] ?? Number.NaN));
   const upper = upperBound(ratios);
   return {
     metric: comparison.metric,
@@ -75,6 +78,12 @@ export async function compare(comparison: Comparison): Promise<Row> {
     met: upper <= comparison.budget,
     pairs: comparison.pairs,
   };
+}
+
+/** How far something has grown: a difference that is measured once. */
+export function growth(measured: Omit<Row, "ratio" | "ratio_upper" | "budget_kind" | "met" | "pairs">): Row {
+  const ratio = measured.ours - measured.peer;
+  return { ...measured, ratio, ratio_upper: ratio, budget_kind: "difference", met: ratio <= measured.budget, pairs: 1 };
 }
 
 /** Milliseconds that `work` takes. */
