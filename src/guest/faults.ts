@@ -66,12 +66,7 @@ const portCodes: ReadonlyMap<string, ErrorCode> = new Map([
   ["INTERRUPTED", "GUEST_UNREACHABLE"],
 ]);
 
-const portWaitCodes: ReadonlyMap<string, ErrorCode> = new Map([
-  ...portCodes,
-  ["TIMED_OUT", "PORT_WAIT_TIMEOUT"],
-  // What waits has ended, which is heard first when the sandbox is ending.
-  ["BROKEN", "GUEST_UNREACHABLE"],
-]);
+const portWaitCodes: ReadonlyMap<string, ErrorCode> = new Map([...portCodes, ["TIMED_OUT", "PORT_WAIT_TIMEOUT"]]);
 
 /** Operations of which so many run that the next must wait. */
 const busyFileCodes: ReadonlyMap<string, ErrorCode> = new Map([
