@@ -66,6 +66,24 @@ describe("the client", () => {
     expect(execution.writeStdin(Buffer.from("late"))).rejects.toMatchObject({ code: "EXECUTION_EXITED" });
   });
 
+  test("ends where the sandbox was put back to an earlier state", async () => {
+    const { harness, client } = await serve();
+    const { id } = await client.create({ procbox: {} });
+    const execution = await client.sandbox(id).executions.start({ command: "yes" });
+    const fake = [...harness.executions.all.values()][0]!;
+    fake.write("stdout", "undone");
+    let length = 0;
+    const reading = (async () => {
+      for await (const frame of execution.frames()) {
+        if (frame.type !== "output") continue;
+        length += frame.data.length;
+        fake.revert();
+      }
+    })();
+    await expect(reading).rejects.toMatchObject({ code: "REVERTED" });
+    expect(length).toBe(6);
+  });
+
   test("ends its reader when the loop is left", async () => {
     const { harness, client } = await serve();
     const { id } = await client.create({ procbox: {} });

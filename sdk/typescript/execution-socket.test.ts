@@ -141,6 +141,16 @@ test("holds no more than its reader may lag behind, and loses nothing", async ()
   expect(length).toBe(40 * MIB);
 });
 
+test("ends where the sandbox was put back to an earlier state", async () => {
+  const { fake, socket } = await begun();
+  const { over, text } = reading(socket.frames());
+  fake.write("stdout", "undone");
+  await until(() => text() === "undone");
+  expect(fake.attached[0]?.incarnation).toBe(0);
+  fake.revert();
+  await expect(over).rejects.toMatchObject({ code: "REVERTED" });
+});
+
 test("fails as everything else does", async () => {
   const { client } = await serve();
   const { id } = await client.create({ procbox: {} });

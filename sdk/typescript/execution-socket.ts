@@ -35,6 +35,8 @@ export class ExecutionSocket {
   #socket: WebSocket | null = null;
   #unread: (OutputFrame | ExitedFrame)[] = [];
   #unreadBytes = 0;
+  /** What the offsets are of; null before the first connection. */
+  #incarnation: number | null = null;
   #failure: unknown = null;
   /** Resolved at the next change of what is unread. */
   #changed = signalled();
@@ -113,7 +115,11 @@ export class ExecutionSocket {
     this.#input.begin(bytes_written);
     while (!signal.aborted && !this.#isOver()) {
       // What is wrong with it, an upgrade cannot say.
-      await retried({ ...this.options, signal }, () => this.#execution.state());
+      const { incarnation } = await retried({ ...this.options, signal }, () => this.#execution.state());
+      this.#incarnation ??= incarnation;
+      if (incarnation !== this.#incarnation) {
+        return this.#fail(new ApiError(0, "REVERTED", "the sandbox was put back to an earlier state"));
+      }
       const hasLived = await this.#connection();
       if (hasLived) pause.reset();
       while (this.#unreadBytes >= UNREAD_MAX_BYTES / 2 && !signal.aborted) await this.#changed.promise;
@@ -129,7 +135,7 @@ export class ExecutionSocket {
   #connection(): Promise<boolean> {
     const { stdout, stderr } = this.#offsets;
     const role = this.options.role ?? "reader";
-    const query = `stdout_offset=${stdout}&stderr_offset=${stderr}&role=${role}`;
+    const query = `stdout_offset=${stdout}&stderr_offset=${stderr}&incarnation=${this.#incarnation}&role=${role}`;
     const socket = this.transport.openSocket(`${this.#url}?${query}`, PROTOCOL);
     socket.binaryType = "arraybuffer";
     this.#socket = socket;

@@ -68,10 +68,18 @@ export class Execution {
    */
   async *frames(): AsyncGenerator<OutputFrame | ExitedFrame, void, void> {
     const { role = "reader" } = this.options;
-    const query = () => ({ stdout_offset: this.#offsets.stdout, stderr_offset: this.#offsets.stderr, role });
+    // Offsets mean something within one incarnation: in another the agent answers `REVERTED`.
+    let incarnation: number | undefined;
+    const query = () => ({
+      stdout_offset: this.#offsets.stdout,
+      stderr_offset: this.#offsets.stderr,
+      incarnation,
+      role,
+    });
     const first = this.#response;
     this.#response = null;
     for await (const frame of following<Frame>(this.transport, `${this.#path}/stream`, query, this.options, first)) {
+      if (frame.type === "started") incarnation = frame.execution.incarnation;
       if (frame.type === "output") {
         this.#offsets[frame.channel === "stderr" ? "stderr" : "stdout"] = frame.offset + frame.data.length;
         yield frame;

@@ -120,15 +120,26 @@ describe("a stream", () => {
     execution.write("stdout", "abcdef");
     execution.write("stderr", "xyz");
     execution.exit({ signal: 9 });
-    const query = "stdout_offset=4&stderr_offset=3&incarnation=2";
+    const query = "stdout_offset=4&stderr_offset=3&incarnation=0";
     const answer = await harness.call("GET", `${path}/e/stream?${query}`, { headers: { accept } });
     expect([answer.status, answer.headers.get("content-type")]).toEqual([200, accept]);
-    expect(execution.attached[0]).toMatchObject({ role: "reader", incarnation: 2, from: { stdout: 4, stderr: 3 } });
+    expect(execution.attached[0]).toMatchObject({ role: "reader", incarnation: 0, from: { stdout: 4, stderr: 3 } });
     if (accept !== NDJSON) return;
     expect(lines(answer.text).slice(1)).toEqual([
       { type: "output", channel: "stdout", offset: 4, data_base64: "ZWY=" },
       { type: "exited", signal: 9, timed_out: false, output_open: false },
     ]);
+  });
+
+  test("with offsets of another incarnation is refused", async () => {
+    const { harness, id, path } = await setUp();
+    const execution = harness.executions.add(id, "e");
+    execution.revert();
+    execution.exit();
+    const answer = await harness.call("GET", `${path}/e/stream?incarnation=0`);
+    expect([answer.status, answer.json.code]).toEqual([409, "REVERTED"]);
+    const { text } = await harness.call("GET", `${path}/e/stream?incarnation=1`);
+    expect(lines(text)[0]).toMatchObject({ type: "started", execution: { incarnation: 1 } });
   });
 
   test("shows a terminal's output as one channel", async () => {

@@ -16,6 +16,12 @@ import type { Caller, Operations } from "../../sandbox/operations.ts";
 type Channel = "stdout" | "stderr";
 type Input = Parameters<ExecutionOperations["writeStdin"]>[3];
 
+interface FakeReader {
+  position: number;
+  isOver: boolean;
+  readonly incarnation: number;
+}
+
 /** One execution, and the strings that the test pulls. */
 export class FakeExecution {
   readonly stdin: Uint8Array[] = [];
@@ -99,12 +105,17 @@ export class FakeExecution {
     return this.#state.stdin;
   }
 
+  /** The sandbox is put back to an earlier state, and its readers are cut off without being told. */
+  revert(): void {
+    this.#change({ incarnation: this.#state.incarnation + 1 });
+  }
+
   /** Resolves at the next change. */
   changed(): Promise<void> {
     return this.#changed.promise;
   }
 
-  async next(reader: { position: number; isOver: boolean }, request: AttachRequest): Promise<ExecutionFrame | null> {
+  async next(reader: FakeReader, request: AttachRequest): Promise<ExecutionFrame | null> {
     for (;;) {
       if (request.signal.aborted || reader.isOver) return null;
       const frame = this.#frames[reader.position];
@@ -116,7 +127,12 @@ export class FakeExecution {
         const skipped = Math.max(0, from - frame.offset);
         return { ...frame, offset: frame.offset + skipped, data: frame.data.subarray(skipped) };
       }
-      const { status, exitCode, signal, timedOut, outputOpen } = this.#state;
+      const { status, exitCode, signal, timedOut, outputOpen, incarnation } = this.#state;
+      if (reader.incarnation !== incarnation) {
+        reader.isOver = true;
+        // As an agent that goes at the same moment: its reader has to ask another.
+        return { type: "error", code: "SHUTTING_DOWN", message: "the agent is shutting down" };
+      }
       reader.isOver = status === "exited" || this.#failure !== null;
       if (this.#failure !== null) return { type: "error", code: this.#failure.code, message: this.#failure.message };
       if (status === "exited") return { type: "exited", exitCode, signal, timedOut, outputOpen };
@@ -182,8 +198,10 @@ export class FakeExecutions implements ExecutionOperations {
     request: AttachRequest,
   ): Promise<ExecutionReader> {
     const execution = this.find(caller, id, executionId);
+    const { incarnation } = execution.state;
+    if (request.incarnation !== undefined && request.incarnation !== incarnation) throw new AgentError("REVERTED");
     execution.attached.push(request);
-    const reader = { position: 0, isOver: false };
+    const reader = { position: 0, isOver: false, incarnation };
     return { next: () => execution.next(reader, request) };
   }
 
