@@ -20,8 +20,8 @@ const OUTAGES: readonly ("stop" | "kill9")[] = ["stop", "kill9", "stop"];
 const OUTAGES_AFTER_MS = isFull ? [3000, 8000, 8000] : [1500, 4000, 4000];
 /** Its own 100 MiB, and for each of 64 executions a stream's credit, what a reader has in flight, and garbage of both. */
 const AGENT_RSS_MAX_BYTES = 400 * MIB;
-/** Its bound for output that nobody has confirmed, 256 MiB, and an eighth for itself and for the gaps between pieces. */
-const SUPERVISOR_RSS_MAX_BYTES = 288 * MIB;
+/** Its bound for output that nobody has confirmed, 256 MiB, a quarter MiB for each piece that is not full, and itself. */
+const SUPERVISOR_RSS_MAX_BYTES = 320 * MIB;
 
 const random = (from: number, to: number): number => from + Math.floor(Math.random() * (to - from));
 
