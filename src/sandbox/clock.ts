@@ -12,6 +12,11 @@ export const systemClock: Clock = {
   sleep: (ms) => Bun.sleep(ms),
 };
 
+/** Resolves when what is under way in this turn of the event loop has been done: for work that nobody waits for. */
+export function nextTurn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}
+
 /** Settles like `work`, or rejects with `DEADLINE_EXCEEDED` after `ms`. What was started goes on and is ignored then. */
 export async function withDeadline<T>(work: Promise<T>, ms: number, what: string): Promise<T> {
   let timer: ReturnType<typeof setTimeout> | undefined;

@@ -335,8 +335,8 @@ export class HeldExecution implements ReadableExecution {
     this.#lastUsedMs = performance.now();
     this.#store(end);
     for (const over of this.#exitWaiters) over();
-    this.#host.ended(this);
     this.#wake();
+    this.#host.ended(this);
   }
 
   #store(end: ExecutionEnd): void {

@@ -4,7 +4,7 @@ import { limits } from "../../config/limits.ts";
 import type { ExecutionStart, GuestExecution } from "../../contracts/executions.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
 import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "../activity.ts";
-import { withDeadline } from "../clock.ts";
+import { nextTurn, withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import { atOnce } from "./at-once.ts";
 import { liveOf, refreshUsage } from "../guest-access.ts";
@@ -157,9 +157,10 @@ export class ExecutionTable {
     this.#retention.close();
     await this.#loading?.catch(() => undefined);
     await Promise.all(
-      [...this.#entries.values()].map(async ({ execution, saved }) => {
+      [...this.#entries.values()].map(async ({ execution, events, saved }) => {
         await execution.close(error);
         await saved;
+        await events.settled();
       }),
     );
   }
@@ -349,6 +350,7 @@ export class ExecutionTable {
   /** One after the other; a failure costs what was to be remembered after a restart, and is logged. */
   #save(entry: Entry, stored: StoredExecution): void {
     entry.saved = entry.saved
+      .then(nextTurn)
       .then(async () => {
         if (this.#entries.get(stored.id) === entry) await this.#files.replace(stored);
       })
