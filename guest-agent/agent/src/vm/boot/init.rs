@@ -70,6 +70,17 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
+/// For the service and all that it runs: what is blocked is inherited.
+fn unblock_signals() -> std::io::Result<()> {
+    // SAFETY: an empty set is made before it is used.
+    let status = unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+    };
+    if status < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn wait_for_signal(signals: &libc::sigset_t) -> libc::c_int {
     // SAFETY: the set is valid, and nothing is to be written about the signal.
     unsafe { libc::sigwaitinfo(signals, std::ptr::null_mut()) }
@@ -86,6 +97,8 @@ fn name_machine() {
 fn start_service() -> libc::pid_t {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("fluxvm-guest-agent").arg("vm");
+    // SAFETY: between fork and exec the closure makes one system call.
+    unsafe { command.pre_exec(unblock_signals) };
     match command.spawn() {
         Ok(child) => child.id() as libc::pid_t,
         Err(error) => {
