@@ -1,6 +1,6 @@
 // Process sandboxes on stock Debian kernels with a KVM of their own: the built binary inside, driven from outside, with
 // control groups v2 alone, and once with systemd as the first process.
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -12,6 +12,7 @@ import { KvmHost } from "./host/machine.ts";
 // build the machine.
 const TEST_TIMEOUT_MS = 5 * 60_000;
 const BOOT_TIMEOUT_MS = 10 * 60_000;
+setDefaultTimeout(TEST_TIMEOUT_MS);
 
 const MACHINES = [
   { kernel: "6.1", init: "plain", landlock: 2 },
@@ -51,89 +52,73 @@ describe.skipIf(missing !== null).each(MACHINES)("a Debian host with Linux $kern
     expect(await said("stat", "-f", "-c", "%T", "/sys/fs/cgroup")).toBe("cgroup2fs\n");
   });
 
-  test(
-    "the doctor finds nothing that fails",
-    async () => {
-      const report = await said("fluxctl", "doctor", "--strict");
-      expect(report).toMatch(new RegExp(`^ok +Landlock +version ${machine.landlock}$`, "m"));
-      expect(report).toMatch(/^ok +control groups +memory \(v2\), pids \(v2\), cpu \(v2\)$/m);
-      // Nobody has loaded the module: the kernel does it when it is asked.
-      expect(report).toMatch(/^ok +storage btrfs/m);
-      expect(report).toMatch(/^info +\/dev\/kvm +can be opened/m);
-    },
-    TEST_TIMEOUT_MS,
-  );
+  test("the doctor finds nothing that fails", async () => {
+    const report = await said("fluxctl", "doctor", "--strict");
+    expect(report).toMatch(new RegExp(`^ok +Landlock +version ${machine.landlock}$`, "m"));
+    expect(report).toMatch(/^ok +control groups +memory \(v2\), pids \(v2\), cpu \(v2\)$/m);
+    // Nobody has loaded the module: the kernel does it when it is asked.
+    expect(report).toMatch(/^ok +storage btrfs/m);
+    expect(report).toMatch(/^info +\/dev\/kvm +can be opened/m);
+  });
 
-  test(
-    "the backend's conformance suite",
-    async () => {
-      const { status, errors } = await host.run([
-        "bun",
-        "test",
-        "--timeout",
-        "60000",
-        "./test/contracts/procbox.test.ts",
-      ]);
-      expect({ status, errors: status === 0 ? "" : errors }).toEqual({ status: 0, errors: "" });
-      expect(Number(/(\d+) pass/.exec(errors)?.[1])).toBeGreaterThan(25);
-    },
-    TEST_TIMEOUT_MS,
-  );
+  test("the backend's conformance suite", async () => {
+    const { status, errors } = await host.run([
+      "bun",
+      "test",
+      "--timeout",
+      "60000",
+      "./test/contracts/procbox.test.ts",
+    ]);
+    expect({ status, errors: status === 0 ? "" : errors }).toEqual({ status: 0, errors: "" });
+    expect(Number(/(\d+) pass/.exec(errors)?.[1])).toBeGreaterThan(25);
+  });
 
-  test(
-    "the main job, from outside",
-    async () => {
-      const agent = await KvmAgent.start(host);
-      const before = await agent.trace();
-      const sandbox = await TestSandbox.create(agent, { max_memory_mib: 128, max_processes: 64 });
-      await sandbox.write("work/a", "one\n");
-      await sandbox.write("work/b", "two\n");
-      expect(await sandbox.baseline(["/work"])).toMatchObject({ files: 2, mode: "sha256" });
-      const made = await sandbox.run("echo more >> work/a; rm work/b; echo new > work/c; id -u; exit 3");
-      expect(made).toMatchObject({ exit_code: 3, stderr: "" });
-      expect(Number(made.stdout)).toBeGreaterThanOrEqual(200_000);
-      const changes = { added: ["/work/c"], modified: ["/work/a"], deleted: ["/work/b"] };
-      expect(await sandbox.changes()).toMatchObject(changes);
+  test("the main job, from outside", async () => {
+    const agent = await KvmAgent.start(host);
+    const before = await agent.trace();
+    const sandbox = await TestSandbox.create(agent, { max_memory_mib: 128, max_processes: 64 });
+    await sandbox.write("work/a", "one\n");
+    await sandbox.write("work/b", "two\n");
+    expect(await sandbox.baseline(["/work"])).toMatchObject({ files: 2, mode: "sha256" });
+    const made = await sandbox.run("echo more >> work/a; rm work/b; echo new > work/c; id -u; exit 3");
+    expect(made).toMatchObject({ exit_code: 3, stderr: "" });
+    expect(Number(made.stdout)).toBeGreaterThanOrEqual(200_000);
+    const changes = { added: ["/work/c"], modified: ["/work/a"], deleted: ["/work/b"] };
+    expect(await sandbox.changes()).toMatchObject(changes);
 
-      const dry = await agent.json("POST", `${sandbox.path}/dry-run`, { command: "rm -r work", paths: ["/work"] });
-      expect(dry.body).toMatchObject({ exit_code: 0, discarded: true, changes: { deleted: ["/work/a", "/work/c"] } });
-      expect(await sandbox.read("work/a")).toBe("one\nmore\n");
-      expect(await sandbox.changes()).toMatchObject(changes);
+    const dry = await agent.json("POST", `${sandbox.path}/dry-run`, { command: "rm -r work", paths: ["/work"] });
+    expect(dry.body).toMatchObject({ exit_code: 0, discarded: true, changes: { deleted: ["/work/a", "/work/c"] } });
+    expect(await sandbox.read("work/a")).toBe("one\nmore\n");
+    expect(await sandbox.changes()).toMatchObject(changes);
 
-      // The limits are the kernel's.
-      const hungry = "python3 -c 'x = bytearray(400 << 20); print(len(x))'";
-      expect((await sandbox.run(hungry, 60)).exit_code).not.toBe(0);
-      const many = await sandbox.run("for i in $(seq 100); do sleep 30 & done; wait -n", 20);
-      expect(many.stderr).toMatch(/fork|Resource temporarily unavailable/i);
+    // The limits are the kernel's.
+    const hungry = "python3 -c 'x = bytearray(400 << 20); print(len(x))'";
+    expect((await sandbox.run(hungry, 60)).exit_code).not.toBe(0);
+    const many = await sandbox.run("for i in $(seq 100); do sleep 30 & done; wait -n", 20);
+    expect(many.stderr).toMatch(/fork|Resource temporarily unavailable/i);
 
-      await sandbox.delete();
-      const after = await agent.trace();
-      expect({ ...after, mounts: [], loops: [] }).toEqual({ ...before, mounts: [], loops: [] });
-      expect(await agent.stop()).toBe(0);
-    },
-    TEST_TIMEOUT_MS,
-  );
+    await sandbox.delete();
+    const after = await agent.trace();
+    expect({ ...after, mounts: [], loops: [] }).toEqual({ ...before, mounts: [], loops: [] });
+    expect(await agent.stop()).toBe(0);
+  });
 
   if (machine.init === "systemd") {
-    test(
-      "installed as a service: sandboxes outlive a restart of the service, and nothing is left",
-      async () => {
-        await succeed(host, ["fluxctl", "install"]);
-        await listening(host);
-        await succeed(host, ["fluxctl", "doctor", "--strict"]);
-        const id = (await said("fluxctl", "sandbox", "create")).trim();
-        const work = "echo kept > kept; sleep 600 >&- 2>&- &";
-        await succeed(host, ["fluxctl", "sandbox", "exec", id, "--", "sh", "-c", work]);
-        await succeed(host, ["systemctl", "restart", "fluxvm"]);
-        await listening(host);
-        expect(await said("fluxctl", "sandbox", "exec", id, "--", "cat", "kept")).toBe("kept\n");
-        expect((await groups()).length).toBeGreaterThan(0);
-        await succeed(host, ["fluxctl", "sandbox", "delete", id]);
-        expect(await groups()).toEqual([]);
-        await succeed(host, ["systemctl", "stop", "fluxvm"]);
-      },
-      TEST_TIMEOUT_MS,
-    );
+    test("installed as a service: sandboxes outlive a restart of the service, and nothing is left", async () => {
+      await succeed(host, ["fluxctl", "install"]);
+      await listening(host);
+      await succeed(host, ["fluxctl", "doctor", "--strict"]);
+      const id = (await said("fluxctl", "sandbox", "create")).trim();
+      const work = "echo kept > kept; sleep 600 >&- 2>&- &";
+      await succeed(host, ["fluxctl", "sandbox", "exec", id, "--", "sh", "-c", work]);
+      await succeed(host, ["systemctl", "restart", "fluxvm"]);
+      await listening(host);
+      expect(await said("fluxctl", "sandbox", "exec", id, "--", "cat", "kept")).toBe("kept\n");
+      expect((await groups()).length).toBeGreaterThan(0);
+      await succeed(host, ["fluxctl", "sandbox", "delete", id]);
+      expect(await groups()).toEqual([]);
+      await succeed(host, ["systemctl", "stop", "fluxvm"]);
+    });
   }
 });
 

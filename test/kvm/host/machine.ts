@@ -4,6 +4,7 @@ import { createServer } from "node:net";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
 import { Cache } from "./cache.ts";
+import { clockArguments } from "./clock.ts";
 import { ENDS_WITH_US } from "./command.ts";
 import { Initramfs } from "./initramfs.ts";
 import { type Job, type JobOutput, Jobs } from "./jobs.ts";
@@ -43,8 +44,7 @@ const BOOT_TIMEOUT_MS = 180_000;
 const LAST_LINES = 100;
 const KERNEL_ARGUMENTS = [
   ...["console=ttyS0", "quiet", "panic=-1", "net.ifnames=0", "random.trust_cpu=on"],
-  // The emulator is fast enough without, and its clocks need no proof.
-  ...["mitigations=off", "tsc=reliable", "no_timer_check"],
+  ...["mitigations=off", "no_timer_check"],
 ];
 
 export interface Finished {
@@ -107,7 +107,7 @@ export class KvmHost {
     const child = start(tools, complaints, [
       ...machineArguments(options),
       ...["-kernel", join(kernel, KERNEL_IMAGE), "-initrd", initramfs],
-      ...["-append", [...KERNEL_ARGUMENTS, `host_init=${options.init}`].join(" ")],
+      ...["-append", [...KERNEL_ARGUMENTS, ...(await clockArguments()), `host_init=${options.init}`].join(" ")],
       ...["-serial", `file:${log}`],
       ...disks.flatMap(diskArguments),
       ...networkArguments(ports),
