@@ -396,6 +396,23 @@ describe("sandbox attach", () => {
     expect([await text(child.stdout), await child.exited]).toEqual(["before after", 5]);
   });
 
+  test("without stdin leaves signals alone too", async () => {
+    const served = await serve();
+    const execution = await begun(served, { stdin: true });
+    execution.write("stdout", "up");
+    const child = Bun.spawn([process.execPath, MAIN, "sandbox", "attach", "--no-stdin", served.id, "e"], {
+      env: served.environment,
+      stdin: new Blob(["not sent"]),
+      stdout: "pipe",
+      stderr: "pipe",
+    });
+    await until(() => execution.framesRead > 0);
+    await Bun.sleep(50);
+    child.kill("SIGINT");
+    expect(await child.exited).toBe(130);
+    expect([input(execution), execution.signals]).toEqual(["", []]);
+  });
+
   test("on a terminal is left running", async () => {
     const served = await serve();
     const execution = await begun(served, { tty: { cols: 80, rows: 24 } });

@@ -97,6 +97,7 @@ const attach: Command = {
     const far: Far = {
       begin: async (signal) => executions.get(id, { signal }),
       end: async () => {},
+      takesSignals: !invocation.flag("no-stdin"),
     };
     const size = terminal.keyboard.size();
     const hasInput = status === "running" && !stdin.closed && !invocation.flag("no-stdin");
@@ -123,6 +124,8 @@ interface Far {
   readonly begin: (signal: AbortSignal) => Promise<Execution>;
   /** It is left, and goes on only when it is meant to. Never rejects. */
   readonly end: () => Promise<void>;
+  /** Otherwise each of them leaves. */
+  readonly takesSignals: boolean;
 }
 
 /** A command that belongs to this program: it ends when it is left, at once or as a shell whose terminal is gone. */
@@ -130,6 +133,7 @@ function startOn(sandbox: Sandbox, request: StartRequest, farewell: "kill" | "ha
   // Known before it is begun, so that it can be ended although its start was not heard of.
   const id = crypto.randomUUID();
   return {
+    takesSignals: true,
     begin: (signal) => sandbox.executions.start({ ...request, id }, { signal }),
     end: async () => {
       const options = within(LEAVING_MS);
@@ -156,7 +160,7 @@ async function onPipes(terminal: Terminal, options: SessionOptions, far: Far): P
   let interrupts = 0;
   using _ = terminal.keyboard.onSignal((name) => {
     if (name === "INT") interrupts += 1;
-    if (execution === null || interrupts >= INTERRUPTS_TO_LEAVE) session.leave();
+    if (execution === null || !far.takesSignals || interrupts >= INTERRUPTS_TO_LEAVE) session.leave();
     else void send(execution, name);
   });
   let status: number | null;
