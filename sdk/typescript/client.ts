@@ -4,7 +4,7 @@ import { ApiError } from "./errors.ts";
 import type { CallOptions } from "./retry.ts";
 import { Sandbox } from "./sandbox.ts";
 import { type Connection, Transport } from "./transport.ts";
-import type { CreateSandbox, DoctorCheck, Event, Plugin, QuotaUse, Readiness, VmRecord } from "./types.ts";
+import type { CreateSandbox, DoctorCheck, Event, Plugin, QuotaUse, Readiness, Template, VmRecord } from "./types.ts";
 
 export { ApiError, UnreachableError } from "./errors.ts";
 export type { EventFilter, EventFrame, EventPosition, FollowOptions } from "./events.ts";
@@ -15,6 +15,7 @@ export type { ExitedFrame, OutputFrame } from "./frames.ts";
 export { type ExposeOptions, Ports, type WaitOptions } from "./ports.ts";
 export type { CallOptions, RetryOptions } from "./retry.ts";
 export { Sandbox } from "./sandbox.ts";
+export { Snapshots } from "./snapshots.ts";
 export type { Content } from "./transport.ts";
 export type { WatchFrame } from "./watch.ts";
 export type * from "./types.ts";
@@ -78,6 +79,11 @@ export class FluxVm {
   /** What this token uses, and its limits. */
   quota({ signal }: CallOptions = {}): Promise<QuotaUse> {
     return this.transport.json("GET", "/v1/quotas/me", { signal });
+  }
+
+  /** What virtual machines can be made from. */
+  templates(options?: CallOptions): Promise<readonly Template[]> {
+    return this.#items("/v1/templates", {}, options);
   }
 
   plugins(options?: CallOptions): Promise<readonly Plugin[]> {

@@ -25,12 +25,19 @@ test("every route has a method", async () => {
   });
   const client = new FluxVm({ url: String(server.url).replace(/\/$/, "") });
   const sandbox = client.sandbox("s");
-  const { executions, files, ports } = sandbox;
+  const { executions, files, ports, snapshots } = sandbox;
   const execution = executions.get("e");
   const bytes = new Uint8Array(1);
   await Promise.allSettled(
     [
-      ...[client.create({ procbox: {} }), client.list(), client.pastEvents(), client.quota(), client.plugins()],
+      ...[
+        client.create({ procbox: {} }),
+        client.list(),
+        client.pastEvents(),
+        client.quota(),
+        client.plugins(),
+        client.templates(),
+      ],
       ...[client.doctor(), client.health(), client.readiness(), client.metrics(), client.openapi()],
       ...[
         sandbox.record(),
@@ -41,7 +48,17 @@ test("every route has a method", async () => {
         sandbox.restart(),
         sandbox.pause(),
       ],
-      ...[sandbox.resume(), sandbox.snapshot(), sandbox.process({}), sandbox.baseline(), sandbox.changes()],
+      ...[
+        sandbox.resume(),
+        snapshots.list(),
+        snapshots.remove("t"),
+        snapshots.restore("t"),
+        snapshots.start("t"),
+        snapshots.take("t"),
+        sandbox.process({}),
+        sandbox.baseline(),
+        sandbox.changes(),
+      ],
       ...[
         sandbox.dryRun({ command: "x" }),
         sandbox.readFile("f"),

@@ -4,6 +4,7 @@ import { ExecutionSocket } from "./execution-socket.ts";
 import { Files } from "./files.ts";
 import { Ports } from "./ports.ts";
 import type { CallOptions } from "./retry.ts";
+import { Snapshots } from "./snapshots.ts";
 import type { Transport } from "./transport.ts";
 import type {
   Baseline,
@@ -25,6 +26,7 @@ export class Sandbox {
   readonly executions: Executions;
   readonly files: Files;
   readonly ports: Ports;
+  readonly snapshots: Snapshots;
   readonly #path: string;
 
   constructor(
@@ -34,6 +36,7 @@ export class Sandbox {
     this.executions = new Executions(transport, id);
     this.files = new Files(transport, id);
     this.ports = new Ports(transport, id);
+    this.snapshots = new Snapshots(transport, id);
     this.#path = `/v1/sandboxes/${encodeURIComponent(id)}`;
   }
 
@@ -72,11 +75,6 @@ export class Sandbox {
 
   resume(options?: CallOptions): Promise<VmRecord> {
     return this.#call("POST", "/resume", undefined, options);
-  }
-
-  /** Rejects with `NOT_SUPPORTED` where there is no memory that could be kept. */
-  snapshot(options?: CallOptions): Promise<unknown> {
-    return this.#call("POST", "/snapshot", undefined, options);
   }
 
   /** An execution that is there, over a WebSocket. */
