@@ -125,8 +125,11 @@ export class ExecutionTable {
 
   /** The guest was put back, or could not be: goes on with what it knows. */
   async reverted(): Promise<void> {
-    await this.adopt();
-    this.#reverting = false;
+    try {
+      await this.adopt();
+    } finally {
+      this.#reverting = false;
+    }
   }
 
   /** The sandbox is about to be ended, which is what ends everything that runs in it. */
