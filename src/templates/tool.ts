@@ -2,7 +2,7 @@
 import { AgentError } from "../errors/agent-error.ts";
 
 const OUTPUT_MAX_BYTES = 8 * 1024 * 1024;
-const STDERR_SHOWN_CHARS = 2000;
+const WORDS_SHOWN_CHARS = 2000;
 /** Longest that one step of a build may take; unpacking a distribution takes the longest. */
 const STEP_TIMEOUT_MS = 30 * 60_000;
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -26,10 +26,20 @@ const PACKAGES: Readonly<Record<string, string>> = {
   dumpe2fs: "e2fsprogs",
   find: "findutils",
   mke2fs: "e2fsprogs",
+  setpriv: "util-linux",
   tar: "tar",
   touch: "coreutils",
+  unshare: "util-linux",
   xz: "xz-utils",
 };
+
+/** The path of a program. Throws `CAPABILITY_MISSING`, naming the package, when it is not installed. */
+export function findTool(name: string): string {
+  const program = Bun.which(name, { PATH });
+  if (program !== null) return program;
+  const remedy = PACKAGES[name] === undefined ? "" : `; install the package ${PACKAGES[name]}`;
+  throw new AgentError("CAPABILITY_MISSING", `the program ${name} is not installed${remedy}`);
+}
 
 /** What a program wrote to stdout, as text. Rejects as `toolOutput` does. */
 export async function runTool(argv: readonly string[], options: ToolOptions = {}): Promise<string> {
@@ -45,11 +55,7 @@ export async function toolOutput(
   options: ToolOptions = {},
 ): Promise<{ stdout: Uint8Array; stderr: string }> {
   const [name = ""] = argv;
-  const program = Bun.which(name, { PATH });
-  if (program === null) {
-    const remedy = PACKAGES[name] === undefined ? "" : `; install the package ${PACKAGES[name]}`;
-    throw new AgentError("CAPABILITY_MISSING", `the program ${name} is not installed${remedy}`);
-  }
+  const program = findTool(name);
   const maxBytes = options.maxBytes ?? OUTPUT_MAX_BYTES;
   const child = Bun.spawn([program, ...argv.slice(1)], {
     cwd: options.cwd ?? "/",
@@ -68,7 +74,8 @@ export async function toolOutput(
   const stderr = Buffer.from(said).toString();
   if (code === 0 && stdout.length <= maxBytes) return { stdout, stderr };
   const how = code === 0 ? "said too much" : child.signalCode === null ? `failed (exit ${code})` : "was killed";
-  const words = stderr.trim().slice(-STDERR_SHOWN_CHARS);
+  // Some say on the other output what went wrong.
+  const words = (stderr.trim() || Buffer.from(stdout).toString().trim()).slice(-WORDS_SHOWN_CHARS);
   throw new AgentError("TEMPLATE_BUILD_FAILED", `${name} ${how}${words === "" ? "" : `: ${words}`}`);
 }
 

@@ -5,10 +5,16 @@ import { isAbsolute, join, resolve } from "node:path";
 import { AgentError } from "../errors/agent-error.ts";
 import { BUILD_TIME_S } from "./image-editor.ts";
 import { ROOT_LABEL } from "./format.ts";
-import { runTool } from "./tool.ts";
+import { findTool, runTool } from "./tool.ts";
 
 /** What a service machine needs beyond the smallest system. */
 const DEBIAN_PACKAGES = ["systemd", "systemd-sysv", "dbus", "ca-certificates", "iproute2", "procps"];
+
+/** Ends with this process, however that ends, and takes along what it has started and mounted. */
+const TIED = [
+  ...["setpriv", "--pdeathsig", "KILL"],
+  ...["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"],
+];
 
 /** What differs from one installation to the next, or comes from this host. Directories keep their place. */
 const LEFTOVERS = [
@@ -32,7 +38,7 @@ export async function debianTree(suite: string | null, tree: string): Promise<vo
   if (!/^[a-z][a-z0-9-]{1,31}$/.test(name)) throw new AgentError("TEMPLATE_BUILD_FAILED", "not a name of a suite");
   const include = `--include=${DEBIAN_PACKAGES.join(",")}`;
   const startedS = Math.floor(Date.now() / 1000);
-  await runTool(["debootstrap", "--variant=minbase", include, name, tree]);
+  await runTool([...TIED, findTool("debootstrap"), "--variant=minbase", include, name, tree]);
   for (const path of LEFTOVERS) {
     if (KEPT_DIRECTORIES.has(path)) await empty(join(tree, path));
     else await rm(join(tree, path), { recursive: true, force: true });
