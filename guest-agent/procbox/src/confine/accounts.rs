@@ -1,7 +1,6 @@
 //! The tables of users and groups inside: those of the host, and the sandbox's own user, whom programs ask about by number
 //! (scp, for one, does not run as a user without a name).
 
-use crate::config::LaunchConfig;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -11,11 +10,10 @@ const TABLE_BYTES_MAX: u64 = 256 << 10;
 /// Name of the sandbox's user and of its group.
 const NAME: &str = "sandbox";
 
-/// What the file at `path` holds inside instead of the host's content; `None` where that stays.
-pub fn replacement(path: &Path, config: &LaunchConfig) -> Option<Vec<u8>> {
-    let uid = config.sandbox_uid?;
+/// What the file at `path` holds inside instead of the host's content, for the user `uid`; `None` where that stays.
+pub fn replacement(path: &Path, uid: u32, home: &Path) -> Option<Vec<u8>> {
     let entry = match path.to_str()? {
-        "/etc/passwd" => format!("{NAME}:x:{uid}:{uid}:{NAME}:{}:/bin/sh\n", config.mount_at.display()),
+        "/etc/passwd" => format!("{NAME}:x:{uid}:{uid}:{NAME}:{}:/bin/sh\n", home.display()),
         "/etc/group" => format!("{NAME}:x:{uid}:\n"),
         _ => return None,
     };

@@ -68,7 +68,7 @@ pub fn enter(
     }
     if plan.namespaces {
         nix::unistd::sethostname("sandbox").map_err(during("setting the host name"))?;
-        root::enter(config, plan, terminals)?;
+        root::enter(config, plan, config.sandbox_uid.unwrap_or(launcher.uid), terminals)?;
     }
     if plan.own_network {
         process::loopback_up().map_err(during("switching loopback on"))?;

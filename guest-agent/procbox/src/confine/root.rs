@@ -73,8 +73,8 @@ struct Link {
     target: PathBuf,
 }
 
-/// Builds the root in this mount namespace and moves into it.
-pub fn enter(config: &LaunchConfig, plan: &Plan, terminals: Option<OwnedFd>) -> Result<(), String> {
+/// Builds the root of the user `uid` in this mount namespace and moves into it.
+pub fn enter(config: &LaunchConfig, plan: &Plan, uid: u32, terminals: Option<OwnedFd>) -> Result<(), String> {
     mount::make_all_private().map_err(during("making mounts private"))?;
     let (binds, links) = collect(config)?;
     let size = CString::new(ROOT_BYTES_MAX.to_string()).expect("digits");
@@ -86,7 +86,7 @@ pub fn enter(config: &LaunchConfig, plan: &Plan, terminals: Option<OwnedFd>) -> 
     let host = open_path(&config.workspace).map_err(during("opening the workspace"))?;
     mount::attach_on(root.as_fd(), host.as_fd()).map_err(during("attaching the root"))?;
     for bind in &binds {
-        let attached = match accounts::replacement(&bind.inside, config) {
+        let attached = match accounts::replacement(&bind.inside, uid, &config.mount_at) {
             Some(content) => write(root.as_fd(), &bind.inside, &content),
             None => attach(root.as_fd(), bind),
         };
