@@ -6,6 +6,7 @@ import { TestSandbox } from "../harness/sandbox.ts";
 import { finished, SshStation } from "../harness/ssh.ts";
 
 const MIB = 1024 * 1024;
+const ORDINARY_UID = 65_533;
 
 let station: SshStation;
 let sandbox: TestSandbox;
@@ -211,3 +212,23 @@ describe("a connection", () => {
     expect((await executions()).filter(({ status }) => status === "running").length).toBe(1);
   }, 60_000);
 });
+
+test("a sandbox of an ordinary user is reached all the same", async () => {
+  const own = await SshStation.start({ uid: ORDINARY_UID });
+  try {
+    const { id } = await TestSandbox.create(own.agent);
+    const plain = await own.ssh(id, ["cat; echo $?; exit 6"], { stdin: new Blob(["in\n"]) });
+    expect([plain.status, plain.out]).toEqual([6, "in\n0\n"]);
+    const terminal = await own.ssh(id, ["test -t 0 && stty size"], { options: ["-tt"] });
+    expect([terminal.status, terminal.out.trim()]).toEqual([0, "24 80"]);
+    await Bun.write(join(own.dir, "sent"), "content");
+    expect(await own.sftp(id, ["put sent", "chmod 600 sent", "symlink sent link", "get link back"])).toMatchObject({
+      status: 0,
+    });
+    expect(await Bun.file(join(own.dir, "back")).text()).toBe("content");
+    expect(await own.scp(id, (remote) => ["-O", "-p", remote("sent"), "again"])).toMatchObject({ status: 0 });
+    expect(await Bun.file(join(own.dir, "again")).text()).toBe("content");
+  } finally {
+    await own.dispose();
+  }
+}, 60_000);
