@@ -11,7 +11,10 @@ export interface ListeningPort {
   readonly process: string | null;
 }
 
-/** A TCP connection to the loopback inside a sandbox. Each direction ends by itself; `close` ends both. */
+/**
+ * A TCP connection to the loopback inside a sandbox. Each direction ends by itself; `close` breaks off what has not ended,
+ * which the server sees as a reset.
+ */
 export interface PortConnection extends ByteSource {
   /** Resolves when more may be written, which is the back-pressure. Rejects when the other side takes no more. */
   write(data: Uint8Array): Promise<void>;

@@ -90,7 +90,9 @@ class RelayedConnection implements PortConnection {
 
   close(): void {
     this.#arrived.length = 0;
-    this.abandon(guestUnreachable("the connection was closed"));
+    // What was written may still be on its way to the server, which a cancel would cut.
+    const isOver = this.#isComplete && this.#hasEnded && this.#outgoing.length === 0;
+    if (!isOver) this.abandon(guestUnreachable("the connection was closed"));
   }
 
   attach(stream: GuestStream): void {

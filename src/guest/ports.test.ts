@@ -203,6 +203,20 @@ describe("a connection", () => {
     expect(kinds).toEqual([FrameKind.cancel]);
   });
 
+  test("that is closed when both directions have ended is left to arrive", async () => {
+    const kinds: FrameKind[] = [];
+    const guest = await connected(async (c) => {
+      ended(c);
+      for (;;) kinds.push((await c.next()).kind);
+    });
+    const connection = await guest.connect(80);
+    expect(await connection.read()).toBeNull();
+    await connection.end();
+    connection.close();
+    await Bun.sleep(20);
+    expect(kinds).toEqual([FrameKind.data]);
+  });
+
   test.each<[string, Script]>([
     ["bytes before it is made", async (c) => void (await c.next(), c.data(1, 1, bytes("x")))],
     ["bytes on another channel", async (c) => void (await begin(c), c.data(1, 2, bytes("x")))],

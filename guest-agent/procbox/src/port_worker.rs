@@ -34,12 +34,14 @@ pub enum PortReply {
     Failed(Fault),
 }
 
-/// What goes through a connection, in either direction. A socket that is closed without an end or a break means that the
-/// other process has left.
+/// What goes through a connection. The last from the worker is `Finished` or `Broken`; a socket that is closed before
+/// means that the other process has left or given up.
 pub enum Piece {
     Bytes(Vec<u8>),
     /// This direction has ended.
     End,
+    /// Both directions have ended, and the server has everything.
+    Finished,
     /// The connection broke, in both directions.
     Broken,
 }
@@ -47,7 +49,8 @@ pub enum Piece {
 /// First byte of a packet that is a piece.
 const BYTES: u8 = 0;
 const END: u8 = 1;
-const BROKEN: u8 = 2;
+const FINISHED: u8 = 2;
+const BROKEN: u8 = 3;
 
 impl Piece {
     /// Sends bytes, or the end when there are none.
@@ -65,6 +68,7 @@ impl Piece {
                 Self::Bytes(body)
             }
             Some(&END) => Self::End,
+            Some(&FINISHED) => Self::Finished,
             Some(&BROKEN) => Self::Broken,
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }))
@@ -110,11 +114,14 @@ async fn perform(network: Network, job: PortJob, answer: &AsyncFd<OwnedFd>) -> R
         }
         Ok(Begun::Connected(connection)) => {
             say(answer, &PortReply::Connected).await?;
-            let relayed = tokio::try_join!(to_supervisor(&connection, answer), to_server(&connection, answer));
-            if relayed.is_err() {
-                packet::send_watched(answer, &[BROKEN], &[]).await.map_err(abandoned)?;
-            }
-            Ok(())
+            let relaying =
+                async { tokio::try_join!(to_supervisor(&connection, answer), to_server(&connection, answer)) };
+            let last = tokio::select! {
+                relayed = relaying => if relayed.is_ok() { FINISHED } else { BROKEN },
+                // Whatever the server does: it may read nothing, and it may say nothing for ever.
+                () = left(answer) => return Ok(()),
+            };
+            packet::send_watched(answer, &[last], &[]).await.map_err(abandoned)
         }
         Err(fault) => say(answer, &PortReply::Failed(fault)).await,
     }
@@ -152,13 +159,9 @@ async fn to_server(connection: &Connection, socket: &AsyncFd<OwnedFd>) -> Result
         let bytes = match Piece::receive(socket).await.map_err(abandoned)? {
             Some(Piece::Bytes(bytes)) => bytes,
             Some(Piece::End) => return connection.end(),
-            Some(Piece::Broken) | None => return Err(abandoned(io::ErrorKind::ConnectionReset.into())),
+            _ => return Err(abandoned(io::ErrorKind::ConnectionReset.into())),
         };
-        tokio::select! {
-            written = connection.write(&bytes) => written?,
-            // A server that does not read must not keep a connection that the supervisor has dropped.
-            () = left(socket) => return Err(abandoned(io::ErrorKind::ConnectionReset.into())),
-        }
+        connection.write(&bytes).await?;
     }
 }
 

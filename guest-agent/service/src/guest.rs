@@ -200,7 +200,7 @@ pub trait Ports {
 /// A future that borrows what made it.
 pub type BorrowingFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// A connection to a port. Each direction ends by itself; dropping it before both have ended breaks it off, which the
+/// A connection to a port. Each direction ends by itself; dropping it before it is finished breaks it off, which the
 /// server can tell from an end. Errors `BROKEN`, `INTERRUPTED`.
 pub trait PortConnection {
     /// The next bytes from the server, none after its last.
@@ -211,4 +211,7 @@ pub trait PortConnection {
 
     /// Nothing more is written.
     fn end(&self) -> BorrowingFuture<'_, Result<(), Fault>>;
+
+    /// To be called when both directions have ended: ready when nothing is on the way any more.
+    fn finish(&self) -> BorrowingFuture<'_, Result<(), Fault>>;
 }

@@ -151,6 +151,7 @@ impl PortConnection for Answer {
                 Ok(Some(Piece::Bytes(bytes))) => Ok(bytes),
                 Ok(Some(Piece::End)) => Ok(Vec::new()),
                 Ok(Some(Piece::Broken)) => Err(broken()),
+                Ok(Some(Piece::Finished)) => Err(confused()),
                 Ok(None) | Err(_) => Err(interrupted()),
             }
         })
@@ -167,6 +168,17 @@ impl PortConnection for Answer {
 
     fn end(&self) -> BorrowingFuture<'_, Result<(), Fault>> {
         Box::pin(self.send(&[]))
+    }
+
+    fn finish(&self) -> BorrowingFuture<'_, Result<(), Fault>> {
+        Box::pin(async {
+            match Piece::receive(&self.socket).await {
+                Ok(Some(Piece::Finished)) => Ok(()),
+                Ok(Some(Piece::Broken)) => Err(broken()),
+                Ok(Some(_)) => Err(confused()),
+                Ok(None) | Err(_) => Err(interrupted()),
+            }
+        })
     }
 }
 

@@ -19,12 +19,18 @@ use wire::{ErrorCode, Fault};
 /// An ordinary user.
 const NOBODY: u32 = 65534;
 
+/// Prints how many connections to port 8000 there are, once there are none, or in the end.
+const NO_CONNECTIONS: &str = "for i in $(seq 100); do n=$(grep -cE ' 0100007F:1F40 .* (01|05|08) ' /proc/net/tcp); \
+                              [ $n = 0 ] && break; sleep 0.1; done; echo $n";
+
 pub const CASES: &[Case] = &[
     ("a connection to a port carries both directions, each to its own end", both_directions),
     ("listening sockets are listed and waited for without a connection", listed_and_waited_for),
     ("a port that nobody listens on is refused, and so is one of the host", refused),
     ("a connection that breaks is told from one that ends", broken),
     ("a connection that the host drops is reset for the server", dropped),
+    ("a server that is slow to hear gets everything", slow),
+    ("a connection that the host gives up is gone, whatever the server does", given_up),
     ("connections have a bound, and one that is given up makes room", bounded),
     ("a port worker that is killed is replaced", worker_killed),
     ("an ordinary user's sandbox has ports", || both_directions_in(&served(Place::of_user(NOBODY)))),
@@ -90,6 +96,17 @@ fn answer(mut stream: TcpStream, kind: &str) {
                 .unwrap()
                 .write_all(told.as_bytes())
                 .unwrap();
+        }
+        // Says all it has to say, and is slow to hear.
+        "slow" => {
+            stream.shutdown(Shutdown::Write).unwrap();
+            std::thread::sleep(Duration::from_millis(2_500));
+            answer(stream, "tell");
+        }
+        // Hears everything and says nothing.
+        "mute" => {
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+            std::thread::sleep(Duration::from_secs(600));
         }
         other => panic!("no server {other}"),
     }
@@ -207,6 +224,27 @@ fn dropped() {
     told("ConnectionReset");
 }
 
+fn slow() {
+    let sandbox = served(Place::new());
+    serve(&sandbox, "slow", "127.0.0.1:8000");
+    let mut connection = connect(&sandbox, 8000).unwrap();
+    // More than the server's kernel takes, so that it lies with the worker while the server does not read.
+    let size = 900 << 10;
+    connection.send_content(&vec![7; size]);
+    connection.finish::<Empty>().unwrap();
+    assert_eq!(sandbox.output("cat told"), format!("end after {size}"));
+}
+
+fn given_up() {
+    let sandbox = served(Place::new());
+    serve(&sandbox, "mute", "127.0.0.1:8000");
+    let mut connection = connect(&sandbox, 8000).unwrap();
+    connection.send_content(b"the last word");
+    std::thread::sleep(Duration::from_millis(100));
+    drop(connection);
+    assert_eq!(sandbox.output(NO_CONNECTIONS), "0");
+}
+
 fn bounded() {
     let sandbox = served(Place::new().with(|config| config["limits"]["open_files"] = 1024.into()));
     serve(&sandbox, "deaf", "127.0.0.1:8000");
@@ -231,8 +269,7 @@ fn bounded() {
     again.send_content(b"x");
     assert_eq!(again.finish::<Empty>().unwrap().1[0], b"x");
     // The worker has let go of them too.
-    let connections = "for i in $(seq 100); do n=$(grep -c ':1F40 .* 01 ' /proc/net/tcp); [ $n = 0 ] && break; sleep 0.1; done; echo $n";
-    assert_eq!(sandbox.output(connections), "0");
+    assert_eq!(sandbox.output(NO_CONNECTIONS), "0");
 }
 
 fn worker_killed() {

@@ -57,7 +57,10 @@ pub async fn perform<G: Guest>(server: &Server<G>, stream: &Stream, operation: O
             let _slot = slot(&server.port_connections, "connections to ports", PORT_CONNECTIONS_MAX)?;
             let connection = unless_abandoned(stream, ports.connect(check_port(port)?)).await?;
             stream.message(Kind::Event, &Event::Connected {}).await;
-            let relaying = async { tokio::try_join!(to_host(&*connection, stream), to_server(&*connection, stream)) };
+            let relaying = async {
+                tokio::try_join!(to_host(&*connection, stream), to_server(&*connection, stream))?;
+                connection.finish().await
+            };
             unless_abandoned(stream, relaying).await?;
             stream.message(Kind::End, &Empty {}).await;
         }
