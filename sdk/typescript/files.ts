@@ -35,18 +35,13 @@ export class Files {
   }
 
   /** What is at `path`; a symbolic link is told, not followed. */
-  async stat(path: Path, { signal }: CallOptions = {}): Promise<FileEntry> {
-    return this.transport.json("GET", `${this.#path}/stat`, { query: pathFields(path), signal });
+  async stat(path: Path, options: RetryOptions = {}): Promise<FileEntry> {
+    return this.#look("stat", path, options);
   }
 
   /** One level, sorted by name. Rejects with `NOT_A_DIRECTORY`. */
-  async list(path: Path, { signal }: CallOptions = {}): Promise<readonly FileEntry[]> {
-    const query = pathFields(path);
-    const reply = await this.transport.json<{ items: readonly FileEntry[] }>("GET", `${this.#path}/list`, {
-      query,
-      signal,
-    });
-    return reply.items;
+  async list(path: Path, options: RetryOptions = {}): Promise<readonly FileEntry[]> {
+    return (await this.#look<{ items: readonly FileEntry[] }>("list", path, options)).items;
   }
 
   /** Makes a directory and those above it; false when it was there. */
@@ -117,6 +112,13 @@ export class Files {
     { recursive, ...options }: RetryOptions & { readonly recursive?: boolean } = {},
   ): AsyncGenerator<WatchFrame, void, void> {
     yield* watched(this.transport, `${this.#path}/watch`, { ...pathFields(path), recursive }, options);
+  }
+
+  /** Looking changes nothing, so it may be done again. */
+  #look<T>(what: string, path: Path, options: RetryOptions): Promise<T> {
+    const query = pathFields(path);
+    const { signal } = options;
+    return retried(options, () => this.transport.json<T>("GET", `${this.#path}/${what}`, { query, signal }));
   }
 }
 

@@ -56,7 +56,7 @@ function isInterrupted(error: unknown): boolean {
 }
 
 async function modeOf(files: Files, path: string, options: WriteOptions): Promise<number | undefined> {
-  const entry = await retried(options, () => files.stat(path, options)).catch((error: unknown) => {
+  const entry = await files.stat(path, options).catch((error: unknown) => {
     if (error instanceof ApiError && error.code === "PATH_NOT_FOUND") return undefined;
     throw error;
   });
@@ -67,7 +67,7 @@ async function modeOf(files: Files, path: string, options: WriteOptions): Promis
 async function settledSize(files: Files, path: string, options: WriteOptions): Promise<number> {
   const pause = new Pause(options.signal, SETTLED_MS);
   for (let before = -1; ;) {
-    const size = await retried(options, () => sizeOf(files, path, options.signal));
+    const size = await sizeOf(files, path, options);
     if (size === before) return size;
     before = size;
     await pause.wait();
@@ -75,9 +75,9 @@ async function settledSize(files: Files, path: string, options: WriteOptions): P
   }
 }
 
-async function sizeOf(files: Files, path: string, signal: AbortSignal | undefined): Promise<number> {
+async function sizeOf(files: Files, path: string, options: WriteOptions): Promise<number> {
   try {
-    return (await files.stat(path, { signal })).size;
+    return (await files.stat(path, options)).size;
   } catch (error) {
     if (error instanceof ApiError && error.code === "PATH_NOT_FOUND") return 0;
     throw error;

@@ -1,5 +1,5 @@
 // The agent that a command talks to, through the TypeScript client: `ApiError` is exit status 1, `UnreachableError` 3.
-import type { CallOptions, FluxVm, Sandbox } from "../../sdk/typescript/client.ts";
+import type { FluxVm, RetryOptions, Sandbox } from "../../sdk/typescript/client.ts";
 import type { Invocation } from "./command.ts";
 import { resolveConnection } from "./connection.ts";
 import { sandboxId } from "./sandbox-lookup.ts";
@@ -26,7 +26,7 @@ export async function sandboxOf(
   return client.sandbox(await sandboxId(client, word));
 }
 
-/** How long the whole answer of a call may take. */
-export function within(ms: number = ANSWER_MS): CallOptions {
-  return { signal: AbortSignal.timeout(ms) };
+/** How long the whole answer of a call may take. An agent that is away is told at once. */
+export function within(ms: number = ANSWER_MS): RetryOptions {
+  return { signal: AbortSignal.timeout(ms), resumeMs: 0 };
 }

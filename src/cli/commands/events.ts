@@ -38,6 +38,8 @@ export const eventsCommand: Command = {
       await terminal.out(isJson ? json({ items }) : items.map(eventLine).join(""));
       return EXIT.success;
     }
+    // An agent that is away from the beginning is told at once.
+    await client.health(within());
     for await (const frame of client.events(filter)) {
       await terminal.out(isJson ? `${JSON.stringify(frame)}\n` : frameLine(frame));
     }

@@ -2,13 +2,16 @@
 // is one archive.
 import { open, rename, rm, stat } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
-import type { Files } from "../../../sdk/typescript/client.ts";
+import type { Files, RetryOptions } from "../../../sdk/typescript/client.ts";
 import { ApiError } from "../../../sdk/typescript/errors.ts";
 import { sandboxOf, within } from "../agent.ts";
 import { type Command, EXIT, UsageError } from "../command.ts";
 import { printable } from "../escape.ts";
 import { sideOf } from "../file-names.ts";
 import type { Terminal } from "../terminal.ts";
+
+/** A look before a copy is worth a second try, but not a long wait. */
+const look = (): RetryOptions => ({ ...within(), resumeMs: 3000 });
 
 const cp: Command = {
   path: ["sandbox", "cp"],
@@ -65,7 +68,7 @@ async function placeInSandbox(files: Files, local: string, path: string): Promis
 
 async function isSandboxDirectory(files: Files, path: string): Promise<boolean> {
   try {
-    return (await files.stat(path, within())).kind === "directory";
+    return (await files.stat(path, look())).kind === "directory";
   } catch (error) {
     if (error instanceof ApiError && error.code === "PATH_NOT_FOUND") return false;
     throw error;
@@ -73,12 +76,12 @@ async function isSandboxDirectory(files: Files, path: string): Promise<boolean> 
 }
 
 async function download(files: Files, path: string, local: string, terminal: Terminal): Promise<void> {
+  const { kind, mode } = await files.stat(path, look());
+  if (kind === "directory") throw new UsageError(`${printable(path)} is a directory; copy it with -r`);
   if (local === "-") {
     for await (const piece of files.stream(path)) await terminal.out(piece);
     return;
   }
-  const { kind, mode } = await files.stat(path, within());
-  if (kind === "directory") throw new UsageError(`${printable(path)} is a directory; copy it with -r`);
   const target = (await isLocalDirectory(local)) ? join(local, nameOf(path)) : local;
   // Beside it, so that what was there is replaced when all has come.
   const aside = join(dirname(target), `.fluxctl-${crypto.randomUUID()}`);
@@ -96,7 +99,7 @@ async function download(files: Files, path: string, local: string, terminal: Ter
 }
 
 async function downloadTree(files: Files, path: string, local: string): Promise<void> {
-  const { kind } = await files.stat(path, within());
+  const { kind } = await files.stat(path, look());
   if (kind !== "directory") throw new UsageError(`${printable(path)} is no directory`);
   const [{ unpacked }, { mkdir }] = await Promise.all([import("../tar/unpack.ts"), import("node:fs/promises")]);
   const target = (await isLocalDirectory(local)) ? join(local, nameOf(path)) : local;

@@ -56,7 +56,7 @@ const logs: Command = {
     const isFollowing = invocation.flag("follow");
     const execution = executions.get(invocation.argument("EXECUTION"));
     const output = new Output(terminal, invocation.output === "json");
-    const { stdout_len, stderr_len, status } = await execution.state();
+    const { stdout_len, stderr_len, status } = await execution.wait(0, within());
     const isUpToDate = (): boolean => {
       const { stdout, stderr, pty } = output.ends;
       return stdout + pty >= stdout_len && stderr >= stderr_len;

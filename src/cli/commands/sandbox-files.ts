@@ -120,6 +120,8 @@ const watch: Command = {
   async run(invocation, terminal) {
     const { files } = await sandboxOf(invocation, terminal);
     const path = sandboxFile(invocation.optionalArgument("PATH") ?? "/");
+    // An agent that is away from the beginning is told at once.
+    await files.stat(path, within());
     for await (const frame of files.watch(path, { recursive: invocation.flag("recursive") })) {
       await terminal.out(invocation.output === "json" ? `${JSON.stringify(frame)}\n` : watchLine(frame));
     }
