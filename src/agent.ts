@@ -92,6 +92,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     files: core.files,
     ports: core.ports,
     snapshots: core.snapshots,
+    consoles: core.consoles,
     templates: new TemplateStore(config.sandbox.templates_dir ?? join(config.state_dir, "templates"), (path) =>
       FileLock.take(path),
     ),

@@ -14,7 +14,7 @@ export class MachineConsole implements SerialConsole {
   #attached = false;
 
   constructor(
-    readonly logPath: string,
+    private readonly logPath: string,
     private readonly socketPath: string,
   ) {}
 

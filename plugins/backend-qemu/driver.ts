@@ -14,7 +14,7 @@ import { writeConfigDisk } from "../host/config-disk.ts";
 import { startHelper, type WaitingHelper } from "../host/helper.ts";
 import { isAlive, killAndWait, recordedIdentity } from "../host/process.ts";
 import { uidIsClean } from "../host/uid.ts";
-import { AGENT_SOCKET, type MachineFiles, QMP_SOCKET, qemuArguments, SERIAL_SOCKET } from "./arguments.ts";
+import { AGENT_SOCKET, CONSOLE_LOG, type MachineFiles, QMP_SOCKET, qemuArguments, SERIAL_SOCKET } from "./arguments.ts";
 import { type QemuHost, qemuHost } from "./capabilities.ts";
 import { groupData, type MachineGroups, makeMachineGroups, planGroups } from "./cgroup.ts";
 import { type DiskTool, ensureDisk, listSnapshots, PROGRAM_PATHS, removeSnapshot } from "./disk-tool.ts";
@@ -56,6 +56,7 @@ export async function createDriver(context: PluginContext<QemuOptions>): Promise
     plan: (request) => driver.plan(request),
     launch: (request) => driver.launch(request),
     adopt: (request) => driver.adopt(request),
+    consoleLog: (instanceDir) => join(instanceDir, WORK_DIR, CONSOLE_LOG),
     pause: {
       pause: (instance) => machineOf(instance).monitor.freeze(),
       resume: (instance) => machineOf(instance).monitor.resume(),

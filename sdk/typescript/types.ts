@@ -538,6 +538,18 @@ export type Readiness = {
   }[];
 };
 
+export type SandboxLogs = {
+  readonly status: "creating" | "running" | "paused" | "stopped" | "failed";
+  /** Sandboxes are not made from container images. */
+  readonly oci: null;
+  readonly exit_code: number | null;
+  readonly init_error: string | null;
+  readonly restarts: number;
+  readonly health: null;
+  /** The last lines of the console. */
+  readonly log: string;
+};
+
 export type Snapshot = {
   readonly tag: string;
   /** RFC 3339, UTC */

@@ -142,6 +142,16 @@ export const limits = {
   /** Lower ports of the host belong to its own services. */
   exposedHostPortMin: 1024,
 
+  // Consoles.
+  consoleLinesDefault: 100,
+  consoleLinesMax: 10_000,
+  /** What is read back of a console's log, however many lines are asked for. */
+  consoleTailMaxBytes: 1 * MIB,
+  /** What a client of a console that can only be read gets of the past. */
+  consoleRecentBytes: 64 * KIB,
+  consoleReadBytes: 64 * KIB,
+  consolePollMs: 300,
+
   // Files.
   fileMaxBytes: 64 * MIB,
   pathMaxBytes: 4096,

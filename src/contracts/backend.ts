@@ -83,8 +83,6 @@ export interface Instance {
 
 /** The serial console of a virtual machine. */
 export interface SerialConsole {
-  /** What the guest wrote, oldest first; at its bound it is moved to `<logPath>.1` and begun again. */
-  readonly logPath: string;
   /** One at a time: another is `SANDBOX_BUSY`. What is written are keystrokes; what is read is what the guest writes from now on. */
   attach(): Promise<PortConnection>;
 }
@@ -124,6 +122,11 @@ export interface Backend {
   readonly endOf?: (request: AdoptRequest) => Promise<InstanceEnd | null>;
   /** Facet: memory and disk under a name. */
   readonly snapshots?: Snapshots;
+  /**
+   * Facet: where in the instance's directory the console's log lies, oldest first; at its bound it is moved to `<path>.1`
+   * and begun again. The sandbox's own user may write it. It stays while the sandbox is stopped.
+   */
+  readonly consoleLog?: (instanceDir: string) => string;
   /** Facet: freezes and thaws in place. */
   readonly pause?: { pause(instance: Instance): Promise<void>; resume(instance: Instance): Promise<void> };
   /**

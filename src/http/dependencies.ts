@@ -3,6 +3,7 @@
 import type { Config } from "../config/schema.ts";
 import type { JsonObject } from "../contracts/json.ts";
 import type { Logger } from "../contracts/log.ts";
+import type { ConsoleOperations } from "../sandbox/console/operations.ts";
 import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
 import type { FileOperations } from "../sandbox/files/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
@@ -50,6 +51,7 @@ export interface HttpDependencies {
   readonly files: FileOperations;
   readonly ports: PortOperations;
   readonly snapshots: SnapshotOperations;
+  readonly consoles: ConsoleOperations;
   readonly templates: Pick<TemplateStore, "list" | "get">;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;

@@ -1,6 +1,7 @@
 // The table of routes: one list from one function a resource.
 import { changeSetRoutes } from "./change-sets/routes.ts";
 import { commandRoutes } from "./commands/routes.ts";
+import { consoleRoutes } from "./console/routes.ts";
 import type { HttpDependencies } from "./dependencies.ts";
 import { eventRoutes } from "./events/routes.ts";
 import { executionRoutes } from "./executions/routes.ts";
@@ -28,6 +29,7 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...treeRoutes(dependencies.files, dependencies.telemetry.log, streams),
     ...portRoutes(dependencies.ports),
     ...snapshotRoutes(dependencies.snapshots),
+    ...consoleRoutes(dependencies, streams),
     ...templateRoutes(dependencies.templates),
     ...changeSetRoutes(dependencies),
     ...executionRoutes(dependencies.executions, dependencies.telemetry.log, streams),

@@ -257,7 +257,10 @@ declare module "fluxvm/plugin" {
     readonly process: string | null;
   }
 
-  /** A TCP connection to the loopback inside a sandbox. Each direction ends by itself; `close` ends both. */
+  /**
+   * A TCP connection to the loopback inside a sandbox. Each direction ends by itself; `close` breaks off what has not ended,
+   * which the server sees as a reset.
+   */
   export interface PortConnection extends ByteSource {
     /** Resolves when more may be written, which is the back-pressure. Rejects when the other side takes no more. */
     write(data: Uint8Array): Promise<void>;
@@ -559,8 +562,6 @@ declare module "fluxvm/plugin" {
 
   /** The serial console of a virtual machine. */
   export interface SerialConsole {
-    /** What the guest wrote, oldest first; at its bound it is moved to `<logPath>.1` and begun again. */
-    readonly logPath: string;
     /** One at a time: another is `SANDBOX_BUSY`. What is written are keystrokes; what is read is what the guest writes from now on. */
     attach(): Promise<PortConnection>;
   }
@@ -600,6 +601,11 @@ declare module "fluxvm/plugin" {
     readonly endOf?: (request: AdoptRequest) => Promise<InstanceEnd | null>;
     /** Facet: memory and disk under a name. */
     readonly snapshots?: Snapshots;
+    /**
+     * Facet: where in the instance's directory the console's log lies, oldest first; at its bound it is moved to `<path>.1`
+     * and begun again. The sandbox's own user may write it. It stays while the sandbox is stopped.
+     */
+    readonly consoleLog?: (instanceDir: string) => string;
     /** Facet: freezes and thaws in place. */
     readonly pause?: { pause(instance: Instance): Promise<void>; resume(instance: Instance): Promise<void> };
     /**

@@ -71,12 +71,13 @@ export class Context {
 
   /** `record` differs from the sandbox's own while a transition is being written. */
   render(sandbox: Sandbox, record: SandboxRecord = sandbox.record): VmRecord {
+    const workspace = this.places.instanceDir(record.id);
     return toVmRecord(record, {
       runningCommands: sandbox.runningCommands,
       storageBytes: sandbox.storageBytes,
       lastExit: sandbox.lastExit,
-      workspace: this.places.instanceDir(record.id),
-      consoleLog: sandbox.live?.instance.console?.logPath ?? null,
+      workspace,
+      consoleLog: this.dependencies.backends.get(record.backend)?.consoleLog?.(workspace) ?? null,
     });
   }
 

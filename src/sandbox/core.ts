@@ -4,6 +4,8 @@ import type { Caller, Operations } from "./operations.ts";
 import { changesSinceBaseline, takeBaseline } from "./change-set/baseline.ts";
 import { dryRun } from "./change-set/dry-run.ts";
 import { stateNow } from "./catalogue.ts";
+import { consoleOperations } from "./console/console.ts";
+import type { ConsoleOperations } from "./console/operations.ts";
 import { Context } from "./context.ts";
 import { create } from "./create.ts";
 import type { CoreDependencies } from "./dependencies.ts";
@@ -33,6 +35,7 @@ export interface SandboxCore {
   readonly files: FileSystemOperations;
   readonly ports: PortOperations;
   readonly snapshots: SnapshotOperations;
+  readonly consoles: ConsoleOperations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;
   /** Begins the periodic work and the watch over workspaces. Once, after reconciling. */
@@ -62,6 +65,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
     files: fileOperations(context),
     ports: portOperations(context),
     snapshots: snapshotOperations(context),
+    consoles: consoleOperations(context),
     reconcile: () => reconcile(context),
     startKeepers: () => {
       reaper.start();

@@ -12,7 +12,7 @@ export interface Observed {
   readonly lastExit: ExitStatus | null;
   /** Host directory of the sandbox's files for people, `<state_dir>/instances/<id>`. */
   readonly workspace: string;
-  /** What its serial console wrote, where it has one. */
+  /** Log of its console, where its backend keeps one. */
   readonly consoleLog: string | null;
 }
 

@@ -29,6 +29,17 @@ export const socketEncodings = {
   },
 } as const satisfies Record<string, SocketEncoding>;
 
+/**
+ * The bytes of output and nothing else, a binary message each. How it ended has no place in it, and neither have
+ * keep-alives, which are pings of the socket's own.
+ */
+export const rawEncoding: SocketEncoding = {
+  protocol: "",
+  // An empty part all the same, because a stream goes on with the next.
+  framing: { contentType: "", encode: ({ data }) => [data instanceof Uint8Array ? data : new Uint8Array(0)] },
+  send: (socket, bytes) => (bytes.length === 0 ? 1 : socket.sendBinary(bytes as Uint8Array<ArrayBuffer>)),
+};
+
 function inOnePart({ contentType, encode }: Framing): Framing {
   const joined = (parts: readonly Uint8Array[]) => (parts.length === 1 ? parts : [Buffer.concat(parts)]);
   return { contentType, encode: (frame) => joined(encode(frame)) };

@@ -8,6 +8,7 @@ import { EventBus } from "../../telemetry/events.ts";
 import { createApp, type HttpApp } from "../app.ts";
 import type { HttpDependencies, ReadinessCheck } from "../dependencies.ts";
 import { checkResponse } from "./checker.ts";
+import { FakeConsoles } from "./consoles.ts";
 import { FakeExecutions } from "./executions.ts";
 import { FakeFiles } from "./files.ts";
 import { FakePorts } from "./ports.ts";
@@ -71,6 +72,7 @@ export class Harness {
   readonly files = new FakeFiles();
   readonly ports = new FakePorts();
   readonly snapshots = new FakeSnapshots(this.operations);
+  readonly consoles = new FakeConsoles();
   readonly templates = new FakeTemplates();
   readonly events = new EventBus(this.store);
   readonly audit: AuditEntry[] = [];
@@ -119,6 +121,7 @@ export class Harness {
       files,
       ports: this.ports,
       snapshots: this.snapshots,
+      consoles: this.consoles,
       templates: this.templates,
       store,
       events: this.events,

@@ -3,6 +3,7 @@
 import { AgentError } from "../../errors/agent-error.ts";
 import type { Backend, Instance, InstanceEnd, LaunchRequest, Snapshots } from "../../contracts/backend.ts";
 import type { JsonObject } from "../../contracts/json.ts";
+import type { PortConnection } from "../../contracts/ports.ts";
 import type { Release } from "../../contracts/resource.ts";
 import type { Overshoot, Storage, Volume, VolumeRequest } from "../../contracts/storage.ts";
 import type { FakeExecutions } from "./fake-executions.ts";
@@ -50,6 +51,13 @@ export class FakeHost {
   launches = 0;
   /** How snapshots are restored, or null for a backend without any, which runs dry on a copy. */
   restores: Snapshots["restores"] | null = null;
+  /** Whether the sandboxes have a console, with a log in their directory. */
+  hasConsole = false;
+  /** Whether it is one that somebody can connect to. */
+  hasSerial = true;
+  /** What was typed at consoles, in order. */
+  readonly typed: string[] = [];
+  #connected = false;
   /** By volume, then tag. */
   readonly snapshots = new Map<string, Map<string, Files>>();
   /** What a restore does to the executions of the guest, which a test plays. */
@@ -119,6 +127,7 @@ export class FakeHost {
         this.kill(shortName, "stopped");
       },
       detach: async () => undefined,
+      ...(this.hasConsole && this.hasSerial && { console: { attach: () => this.#attach() } }),
     });
     const find = (shortName: string): FakeProcess => {
       const process = this.processes.get(shortName);
@@ -157,6 +166,7 @@ export class FakeHost {
           byInstance(wanted).channel.executions.thaw();
         },
       },
+      ...(this.hasConsole && { consoleLog: (dir: string) => `${dir}/console.log` }),
       ...(this.restores === null ? { dryRun: "workspace-copy" } : { dryRun: "snapshot", snapshots: this.#facet() }),
       uidIsClean: async (uid) =>
         !this.dirtyUids.has(uid) && ![...this.processes.values()].some((process) => process.uid === uid),
@@ -245,6 +255,19 @@ export class FakeHost {
       restore: async (_, volume, tag) => {
         this.#restore(volume, tag);
         for (const process of this.processes.values()) if (process.volume === volume.name) this.#rewind(process);
+      },
+    };
+  }
+
+  async #attach(): Promise<PortConnection> {
+    if (this.#connected) throw new AgentError("SANDBOX_BUSY");
+    this.#connected = true;
+    return {
+      read: async () => null,
+      write: async (data) => void this.typed.push(Buffer.from(data).toString()),
+      end: async () => undefined,
+      close: () => {
+        this.#connected = false;
       },
     };
   }
