@@ -220,12 +220,16 @@ impl Retained {
 
     /// How many bytes may be read; a channel that keeps nothing may always have some, so that all get on.
     fn room(&self, index: usize) -> usize {
-        let channel = self.channels[index].borrow();
         if !self.block.get() {
             return PIECE_SIZE_MAX;
         }
-        let is_held_up = self.pool.budget.is_strained() && channel.ring.len() > 0;
-        if is_held_up { 0 } else { channel.ring.room().min(PIECE_SIZE_MAX as u64) as usize }
+        let channel = self.channels[index].borrow();
+        let at_once = match (self.pool.budget.is_strained(), channel.ring.len()) {
+            (true, 0) => PIPE_SIZE,
+            (true, _) => 0,
+            (false, _) => PIECE_SIZE_MAX,
+        };
+        channel.ring.room().min(at_once as u64) as usize
     }
 
     /// Writes the input until its end, or until the command reads no more.

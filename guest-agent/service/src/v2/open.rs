@@ -27,6 +27,16 @@ pub enum Operation {
     Shutdown(ShutdownRequest),
 }
 
+impl Operation {
+    /// Whether it sends as much as it is let, and loses nothing by waiting.
+    fn sends_much(&self) -> bool {
+        matches!(
+            self,
+            Self::Exec(_) | Self::File(files::Operation::Download(_)) | Self::ReadFile(_) | Self::Manifest(_)
+        )
+    }
+}
+
 /// The operation that a frame asks for. Errors `UNKNOWN_OP`, `BAD_ARGUMENT`: they end the stream, not the
 /// connection.
 pub fn operation(op: &str, frame: &Frame<'_>) -> Result<Operation, Fault> {
@@ -84,7 +94,11 @@ async fn perform<G: Guest>(
     operation: Result<Operation, Fault>,
 ) -> Result<(), Fault> {
     let guest = &server.guest;
-    match operation? {
+    let operation = operation?;
+    if operation.sends_much() {
+        stream.be_patient();
+    }
+    match operation {
         Operation::Ping => stream.message(Kind::End, &Empty {}).await,
         Operation::Exec(request) => exec::perform(&server, &stream, request).await?,
         Operation::Signal(request) => {
