@@ -80,11 +80,6 @@ export class Channel {
     return this.#closing.signal;
   }
 
-  /** The client's number of the channel, for answers to its requests. */
-  get remoteId(): number {
-    return this.#remoteId;
-  }
-
   /** Tells the client that the channel is there. */
   confirm(): void {
     const { sshWindowMinBytes, sshPacketMaxBytes } = limits;

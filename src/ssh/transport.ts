@@ -8,9 +8,9 @@ import { limits } from "../config/limits.ts";
 
 type Handlers = ConstructorParameters<typeof Protocol>[0]["messageHandlers"];
 
-export const KEX = ["curve25519-sha256", "curve25519-sha256@libssh.org", ...nist("ecdh-sha2-")];
-export const CIPHERS = ["aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr"];
-export const MACS = ["hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"];
+const KEX = ["curve25519-sha256", "curve25519-sha256@libssh.org", ...nist("ecdh-sha2-")];
+const CIPHERS = ["aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr"];
+const MACS = ["hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"];
 
 export const DISCONNECT = {
   protocolError: 2,

@@ -51,10 +51,6 @@ export class OpenFile {
     this.#mode = mode;
   }
 
-  get isTransferring(): boolean {
-    return this.#reading !== null || this.#writing !== null;
-  }
-
   get isWriting(): boolean {
     return this.#writing !== null;
   }

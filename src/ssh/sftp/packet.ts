@@ -48,10 +48,6 @@ export class Fields {
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   }
 
-  get isEmpty(): boolean {
-    return this.#at >= this.bytes.length;
-  }
-
   byte(): number {
     return this.#view.getUint8(this.#take(1));
   }
@@ -93,10 +89,6 @@ export class PacketBuilder {
   constructor(type: number, requestId?: number) {
     this.byte(type);
     if (requestId !== undefined) this.uint32(requestId);
-  }
-
-  get length(): number {
-    return this.#length;
   }
 
   byte(value: number): this {
