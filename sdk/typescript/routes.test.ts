@@ -50,6 +50,7 @@ test("every route has a method", async () => {
       ],
       ...[
         sandbox.resume(),
+        sandbox.logs(),
         snapshots.list(),
         snapshots.remove("t"),
         snapshots.restore("t"),

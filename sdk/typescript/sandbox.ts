@@ -1,4 +1,5 @@
 // One sandbox by its id: its record, its life, what runs in it, its files and what changed in them.
+import { type LogOptions, readLog } from "./console.ts";
 import { type AttachOptions, Executions } from "./execution.ts";
 import { ExecutionSocket } from "./execution-socket.ts";
 import { Files } from "./files.ts";
@@ -18,6 +19,7 @@ import type {
   PatchSandbox,
   Pause,
   ProcessRequest,
+  SandboxLogs,
   VmRecord,
 } from "./types.ts";
 
@@ -75,6 +77,11 @@ export class Sandbox {
 
   resume(options?: CallOptions): Promise<VmRecord> {
     return this.#call("POST", "/resume", undefined, options);
+  }
+
+  /** How it is, with the last lines of its console. */
+  logs({ lines, signal }: CallOptions & { readonly lines?: number } = {}): Promise<SandboxLogs> {
+    return this.transport.json("GET", `${this.#path}/logs`, { query: { lines }, signal });
   }
 
   /** An execution that is there, over a WebSocket. */
