@@ -4,9 +4,20 @@ import { ApiError } from "./errors.ts";
 import type { CallOptions } from "./retry.ts";
 import { Sandbox } from "./sandbox.ts";
 import { type Connection, Transport } from "./transport.ts";
-import type { CreateSandbox, DoctorCheck, Event, Plugin, QuotaUse, Readiness, Template, VmRecord } from "./types.ts";
+import type {
+  CreateSandbox,
+  CreateVm,
+  DoctorCheck,
+  Event,
+  Plugin,
+  QuotaUse,
+  Readiness,
+  Template,
+  VmRecord,
+} from "./types.ts";
 
 export { ApiError, UnreachableError } from "./errors.ts";
+export type { LogOptions } from "./console.ts";
 export type { EventFilter, EventFrame, EventPosition, FollowOptions } from "./events.ts";
 export { type AttachOptions, Execution, Executions, type StartRequest } from "./execution.ts";
 export { ExecutionSocket } from "./execution-socket.ts";
@@ -33,6 +44,8 @@ export interface ClientOptions {
 export interface CreateOptions extends CallOptions {
   /** The same key with the same request answers the first answer again, so that it can be sent twice. */
   readonly idempotencyKey?: string;
+  /** `exec`: resolves when a first command has run, and the record has `phases`. */
+  readonly ready?: "exec";
 }
 
 /** Every method rejects with `ApiError` or `UnreachableError`. */
@@ -49,9 +62,13 @@ export class FluxVm {
     });
   }
 
-  create(request: CreateSandbox, { idempotencyKey, signal }: CreateOptions = {}): Promise<VmRecord> {
-    const headers = { "idempotency-key": idempotencyKey };
-    return this.transport.json("POST", "/v1/sandboxes", { json: request, headers, signal });
+  create(request: CreateSandbox, options?: CreateOptions): Promise<VmRecord> {
+    return this.#create("/v1/sandboxes", request, options);
+  }
+
+  /** A virtual machine from its specification. A tenant's token may choose no place of the host. */
+  createVm(specification: CreateVm, options?: CreateOptions): Promise<VmRecord> {
+    return this.#create("/v1/vms", specification, options);
   }
 
   list(
@@ -117,6 +134,11 @@ export class FluxVm {
   /** The OpenAPI document of this agent. */
   openapi({ signal }: CallOptions = {}): Promise<Readonly<Record<string, unknown>>> {
     return this.transport.json("GET", "/v1/openapi.json", { signal });
+  }
+
+  #create(path: string, json: unknown, { idempotencyKey, ready, signal }: CreateOptions = {}): Promise<VmRecord> {
+    const headers = { "idempotency-key": idempotencyKey };
+    return this.transport.json("POST", path, { json, query: { ready }, headers, signal });
   }
 
   async #items<T>(

@@ -79,9 +79,14 @@ export class Sandbox {
     return this.#call("POST", "/resume", undefined, options);
   }
 
-  /** How it is, with the last lines of its console. */
+  /** How it is, with the last lines of its console as text; 100 when `lines` is absent. */
   logs({ lines, signal }: CallOptions & { readonly lines?: number } = {}): Promise<SandboxLogs> {
     return this.transport.json("GET", `${this.#path}/logs`, { query: { lines }, signal });
+  }
+
+  /** What its console wrote last, byte for byte; with `follow`, what it writes until the sandbox is deleted too. */
+  consoleLog(options?: LogOptions): AsyncGenerator<Uint8Array, void, void> {
+    return readLog(this.transport, this.id, options);
   }
 
   /** An execution that is there, over a WebSocket. */
