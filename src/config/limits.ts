@@ -66,10 +66,16 @@ export const limits = {
   /** What is kept of each output, here and in the guest. */
   executionRingMaxBytes: 8 * MIB,
   /**
-   * What the outputs of one sandbox may take on the host's disk: whole rings for 64 executions at once, each output a
-   * ring and its spare ninth, with an eighth left for those that begin; or a third of a ring for each of 256.
+   * What is kept here of an output that holds its process up. A client that breaks off comes back for what had left the
+   * agent and not reached it, and sockets hold megabytes.
    */
-  executionRingsTotalMaxBytes: 768 * MIB,
+  executionBlockRingMaxBytes: 16 * MIB,
+  /**
+   * What the outputs of one sandbox may take on the host's disk: whole rings for 64 executions at once, half of which
+   * hold their process up, each with an eighth more that is spare, and an eighth left for those that begin; or a third of a
+   * ring for each of 256.
+   */
+  executionRingsTotalMaxBytes: 1024 * MIB,
   /** What of that remains of executions that are over, once nobody comes back to them. */
   executionRingsKeptMaxBytes: 256 * MIB,
   /** What is kept in memory of bytes that are on disk, while somebody is reading them. */

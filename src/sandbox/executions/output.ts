@@ -13,8 +13,9 @@ const WORTH_WRITING_BYTES = 256 * 1024;
 /** … which is where so much has just been written at once. */
 const MUCH_BYTES = 64 * 1024;
 const GATHERING_MS = 2;
-/** A process that may be held up runs ahead by this share of the ring; the rest is kept for a reader that comes back. */
+/** A process that may be held up runs ahead by this share of a ring; the rest is kept for a reader that comes back. */
 const AHEAD_SHARE = 4;
+const AHEAD_MAX_BYTES = limits.executionRingMaxBytes / AHEAD_SHARE;
 
 interface Segment {
   readonly offset: number;
@@ -76,7 +77,7 @@ export class Output {
 
   /** The pace at which nothing more is written: what an earlier agent's reader had come to is not known. */
   get paceAfterRestart(): number {
-    return Math.max(0, this.#end - this.#file.keptMaxBytes / AHEAD_SHARE);
+    return Math.max(0, this.#end - this.#aheadBytes);
   }
 
   /**
@@ -300,7 +301,11 @@ export class Output {
   #ahead(): number {
     if (this.#pace === null) return Number.POSITIVE_INFINITY;
     this.#file.makeRoom(this.#file.batchMaxBytes);
-    return this.#pace + this.#file.keptMaxBytes / AHEAD_SHARE;
+    return this.#pace + this.#aheadBytes;
+  }
+
+  get #aheadBytes(): number {
+    return Math.min(AHEAD_MAX_BYTES, this.#file.keptMaxBytes / AHEAD_SHARE);
   }
 
   #stored(): void {

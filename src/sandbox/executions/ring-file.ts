@@ -6,7 +6,7 @@
 import { constants } from "node:fs";
 import { type FileHandle, open, rm } from "node:fs/promises";
 import type { OutputWindow } from "../../contracts/executions.ts";
-import type { RingBudget, RingSizes } from "./ring-budget.ts";
+import type { RingBudget } from "./ring-budget.ts";
 
 const MAGIC = 0x46_58_52_31;
 const HEADER_BYTES = 64;
@@ -15,6 +15,8 @@ const SPARE_SHARE = 9;
 const OPEN_FLAGS = constants.O_RDWR | constants.O_NOFOLLOW;
 
 export class RingFile {
+  /** How many of its newest bytes the ring keeps once it is whole. */
+  readonly wholeBytes: number;
   readonly #path: string;
   readonly #budget: RingBudget;
   #opened: Promise<FileHandle> | null = null;
@@ -30,9 +32,10 @@ export class RingFile {
   /** Whether it could grow when it was last needed, so that nothing has been lost since. */
   #growing = true;
 
-  private constructor(path: string, budget: RingBudget, found: Header | null) {
+  private constructor(path: string, budget: RingBudget, keptMaxBytes: number, found: Header | null) {
     this.#path = path;
     this.#budget = budget;
+    this.wholeBytes = keptMaxBytes;
     this.#exists = found !== null;
     this.#sizeBytes = found?.sizeBytes ?? 0;
     this.#origin = found?.origin ?? 0;
@@ -42,13 +45,13 @@ export class RingFile {
   }
 
   /** A ring of an output that has just begun; its file is made with the first byte. */
-  static create(path: string, budget: RingBudget): RingFile {
-    return new RingFile(path, budget, null);
+  static create(path: string, budget: RingBudget, keptMaxBytes = budget.sizes.keptMaxBytes): RingFile {
+    return new RingFile(path, budget, keptMaxBytes, null);
   }
 
   /** The ring that an earlier agent process left, or an empty one where there is none or it makes no sense. */
-  static async find(path: string, budget: RingBudget): Promise<RingFile> {
-    return new RingFile(path, budget, await readHeader(path, wholeBytes(budget.sizes)));
+  static async find(path: string, budget: RingBudget, keptMaxBytes = budget.sizes.keptMaxBytes): Promise<RingFile> {
+    return new RingFile(path, budget, keptMaxBytes, await readHeader(path, sizeOf(keptMaxBytes)));
   }
 
   /** What it takes on the disk. */
@@ -64,11 +67,6 @@ export class RingFile {
   /** One past the last byte that survives the agent. */
   get promisedEnd(): number {
     return this.#promisedEnd;
-  }
-
-  /** How many of its newest bytes a whole ring keeps. */
-  get wholeBytes(): number {
-    return this.#budget.sizes.keptMaxBytes;
   }
 
   /** How many of its newest bytes the ring keeps: as it is, once it has ceased to grow. */
@@ -190,9 +188,9 @@ export class RingFile {
 
   /** One step; false when it is whole or there is no room. */
   #grow(): boolean {
-    const { sizes } = this.#budget;
-    if (this.#sizeBytes >= wholeBytes(sizes) || !this.#budget.take(sizes.stepBytes, this.#sizeBytes)) return false;
-    this.#sizeBytes += sizes.stepBytes;
+    const { stepBytes } = this.#budget.sizes;
+    if (this.#sizeBytes >= sizeOf(this.wholeBytes) || !this.#budget.take(stepBytes, this.#sizeBytes)) return false;
+    this.#sizeBytes += stepBytes;
     return true;
   }
 
@@ -229,8 +227,8 @@ function split(pieces: readonly Uint8Array[], room: number): [Uint8Array[], Uint
   return [before, after];
 }
 
-/** The size of a ring that keeps as much as one may. */
-function wholeBytes({ keptMaxBytes }: RingSizes): number {
+/** The size of a ring that keeps so much. */
+function sizeOf(keptMaxBytes: number): number {
   return keptMaxBytes + keptMaxBytes / (SPARE_SHARE - 1);
 }
 

@@ -227,17 +227,16 @@ export class ExecutionTable {
   }
 
   async #found(stored: StoredExecution): Promise<Entry> {
-    const [stdout, stderr] = await Promise.all([
-      RingFile.find(this.#files.outputPath(stored.id, "stdout"), this.#retention.budget),
-      RingFile.find(this.#files.outputPath(stored.id, "stderr"), this.#retention.budget),
-    ]);
+    const find = (channel: "stdout" | "stderr"): Promise<RingFile> =>
+      RingFile.find(this.#files.outputPath(stored.id, channel), this.#retention.budget, keptMaxBytes(stored));
+    const [stdout, stderr] = await Promise.all([find("stdout"), find("stderr")]);
     return this.#hold(stored, { stdout, stderr });
   }
 
   #fresh(stored: StoredExecution): Entry {
-    const stdout = RingFile.create(this.#files.outputPath(stored.id, "stdout"), this.#retention.budget);
-    const stderr = RingFile.create(this.#files.outputPath(stored.id, "stderr"), this.#retention.budget);
-    return this.#hold(stored, { stdout, stderr });
+    const create = (channel: "stdout" | "stderr"): RingFile =>
+      RingFile.create(this.#files.outputPath(stored.id, channel), this.#retention.budget, keptMaxBytes(stored));
+    return this.#hold(stored, { stdout: create("stdout"), stderr: create("stderr") });
   }
 
   #hold(stored: StoredExecution, files: { readonly stdout: RingFile; readonly stderr: RingFile }): Entry {
@@ -393,6 +392,10 @@ export class ExecutionTable {
       );
     }
   }
+}
+
+function keptMaxBytes({ overflow }: StoredExecution): number {
+  return overflow === "block" ? limits.executionBlockRingMaxBytes : limits.executionRingMaxBytes;
 }
 
 function runs({ exitedAtUnixMs }: GuestExecution): boolean {
