@@ -6,6 +6,7 @@ import { doctorCommand } from "./commands/doctor.ts";
 import { eventsCommand } from "./commands/events.ts";
 import { initCommand } from "./commands/init.ts";
 import { installCommands } from "./commands/install.ts";
+import { machineCommands } from "./commands/machine.ts";
 import { pluginCommands } from "./commands/plugin.ts";
 import { sandboxCommands } from "./commands/sandbox.ts";
 import { sandboxCopyCommands } from "./commands/sandbox-copy.ts";
@@ -56,6 +57,7 @@ export const commands: readonly Command[] = [
   ...sandboxFileCommands,
   ...sandboxCopyCommands,
   ...sandboxPortCommands,
+  ...machineCommands,
   eventsCommand,
   ...templateCommands,
   ...configCommands,

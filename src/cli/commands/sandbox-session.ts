@@ -52,7 +52,7 @@ const run: Command = {
   },
 };
 
-const shell: Command = {
+export const shellCommand: Command = {
   path: ["sandbox", "shell"],
   summary: "Open a terminal in a sandbox.",
   details:
@@ -228,4 +228,4 @@ function placeOf(invocation: Invocation): Pick<StartRequest, "env" | "cwd"> {
   return { env, cwd: invocation.text("cwd") };
 }
 
-export const sandboxSessionCommands: readonly Command[] = [run, shell, attach];
+export const sandboxSessionCommands: readonly Command[] = [run, shellCommand, attach];

@@ -8,7 +8,7 @@ import { octalMode } from "../file-names.ts";
 import { json } from "../json.ts";
 import type { Terminal } from "../terminal.ts";
 import { outputBytes } from "../wire.ts";
-import { readBytes } from "./sandbox.ts";
+import { readBytes } from "./create.ts";
 
 const SECONDS_MAX = 366 * 24 * 3600;
 const FILE_MAX_BYTES = 64 * 1024 * 1024;
@@ -21,7 +21,7 @@ const LISTING_MS = 310_000;
 
 const timeoutOption = { name: "timeout", value: "SECONDS", description: "Kill the command after this long." } as const;
 
-const exec: Command = {
+export const execCommand: Command = {
   path: ["sandbox", "exec"],
   summary: "Run a command and exit with its status.",
   details:
@@ -174,4 +174,4 @@ function shellCommand(words: readonly string[]): string {
   return words.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(" ");
 }
 
-export const sandboxWorkCommands: readonly Command[] = [exec, read, write, baseline, changes, dryRun];
+export const sandboxWorkCommands: readonly Command[] = [execCommand, read, write, baseline, changes, dryRun];
