@@ -7,7 +7,8 @@ import type { Finished, KvmHost } from "../host/machine.ts";
 /** The agent's port inside; hosts of such agents are booted with it forwarded. */
 export const AGENT_PORT = 7788;
 const FOLDER = "/var/lib/fluxvm-test";
-const UID_BASE = 200_000;
+/** Not the default: an agent installed on the same host has that. */
+export const UID_BASE = 1_000_000;
 const START_TIMEOUT_MS = 60_000;
 const POLL_MS = 100;
 
