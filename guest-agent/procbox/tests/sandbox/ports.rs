@@ -151,7 +151,7 @@ fn both_directions() {
 }
 
 fn both_directions_in(sandbox: &Sandbox) {
-    for address in ["127.0.0.1:8000", "0.0.0.0:8001", "[::1]:8002", "[::]:8003"] {
+    for address in ["127.0.0.1:80", "0.0.0.0:8001", "[::1]:8002", "[::]:8003"] {
         serve(sandbox, "echo", address);
         let mut connection = connect(sandbox, address.rsplit(':').next().unwrap().parse().unwrap()).unwrap();
         let content: Vec<u8> = (0..900_000u32).flat_map(u32::to_le_bytes).take(900_000).collect();
