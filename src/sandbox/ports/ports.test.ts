@@ -74,6 +74,7 @@ describe("what is asked of the guest", () => {
     await expect(core.ports.connectPort(admin, ID, 81)).rejects.toMatchObject(code("PORT_REFUSED"));
     processOf().channel.ports = undefined;
     await expect(core.ports.ports(admin, ID)).rejects.toMatchObject(code("NOT_SUPPORTED"));
+    await expect(core.ports.expose(admin, ID, { port: 80 })).rejects.toMatchObject(code("NOT_SUPPORTED"));
   });
 
   test("waits no longer than the limit", async () => {

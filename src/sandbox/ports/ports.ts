@@ -3,7 +3,7 @@ import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { Context } from "../context.ts";
 import { liveOf } from "../guest-access.ts";
-import { awakeSandbox, onGuest } from "../on-guest.ts";
+import { onGuest } from "../on-guest.ts";
 import { connectTo, guestPorts } from "./connect.ts";
 import { expose, exposuresOf, unexpose } from "./exposures.ts";
 import type { PortOperations } from "./operations.ts";
@@ -28,7 +28,11 @@ export function portOperations(context: Context): PortOperations {
       checkPort(port, "port");
       if (hostPort !== undefined) checkPort(hostPort, "host_port");
       context.assertOpen();
-      const sandbox = await awakeSandbox(context, caller, id);
+      const sandbox = await onGuest(context, caller, id, async (awake) => {
+        // One whose guest cannot be connected to is not exposed.
+        await guestPorts(awake);
+        return awake;
+      });
       return await sandbox.actor.run("expose", async () => {
         if (context.catalogue.byId(id) !== sandbox) throw new AgentError("SANDBOX_NOT_FOUND");
         liveOf(sandbox);
