@@ -16,6 +16,7 @@ const BUILD_TIMEOUT_MS = 180_000;
 const BOOT_TIMEOUT_MS = 120_000;
 /** Less than init's patience with what does not end by itself. */
 const END_TIMEOUT_MS = 4000;
+const STUBBORN_END_TIMEOUT_MS = 20_000;
 
 let directory = "";
 let template: Template;
@@ -176,6 +177,13 @@ describe("a machine with PCI", () => {
     await channel.ping();
   });
 
+  test("a service that is killed fails what it was asked, and is started again", async () => {
+    const killed = channel.exec({ command: "kill -9 $PPID; sleep 60", timeoutMs: 0, outputMaxBytes: MIB });
+    await expect(killed).rejects.toMatchObject({ code: "GUEST_UNREACHABLE" });
+    await channel.ping();
+    expect(await machine.console()).toContain("the service has ended and is started again");
+  });
+
   test("ends when it is told to, at once, with its root clean", async () => {
     await channel.shutdown(100);
     expect(await machine.ended(END_TIMEOUT_MS)).toBe(0);
@@ -193,8 +201,14 @@ test(
     await using machine = await MicroMachine.start(template, "microvm", join(directory, "microvm"));
     const channel = await machine.connect();
     expect(await shell(channel, "hostname")).toBe(`${HOSTNAME}\n`);
+    // A command that does not end when it is asked to is given time, and no more.
+    const stubborn = "trap '' TERM HUP; echo ready; while :; do sleep 1; done";
+    const start = { env: {}, stdin: false, timeoutMs: 0, ringMaxBytes: MIB, block: false };
+    await channel.executions?.start({ ...start, id: "stubborn", command: stubborn });
+    while ((await channel.executions?.list())?.[0]?.stdout.end === 0) await Bun.sleep(50);
     await machine.pressPowerButton();
-    expect(await machine.ended(END_TIMEOUT_MS)).toBe(0);
+    expect(await machine.ended(END_TIMEOUT_MS)).toBeNull();
+    expect(await machine.ended(STUBBORN_END_TIMEOUT_MS)).toBe(0);
     channel.close();
   },
   BOOT_TIMEOUT_MS,

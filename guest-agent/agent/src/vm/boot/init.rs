@@ -95,7 +95,9 @@ fn name_machine() {
 
 /// Its process id; 0 when it cannot be started, which no process has.
 fn start_service() -> libc::pid_t {
-    let mut command = Command::new("/proc/self/exe");
+    // By its own name, which the process list shows.
+    let program = std::env::current_exe().unwrap_or("/proc/self/exe".into());
+    let mut command = Command::new(program);
     command.arg0("fluxvm-guest-agent").arg("vm");
     // SAFETY: between fork and exec the closure makes one system call.
     unsafe { command.pre_exec(unblock_signals) };
