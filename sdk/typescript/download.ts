@@ -1,12 +1,13 @@
 // A file on its way from a sandbox: asked for by range, so that a broken connection costs nothing but the time.
 import { ApiError } from "./errors.ts";
 import { bodyOf } from "./frames.ts";
-import { isPassing, Pause, retried } from "./retry.ts";
+import { isPassing, Patience, Pause, retried } from "./retry.ts";
 import type { ReadOptions } from "./files.ts";
 import type { Query, Transport } from "./transport.ts";
 
 /** What a part is of. */
 interface Part {
+  readonly begin: number;
   /** Behind the last byte of this part. */
   readonly end: number;
   readonly size: number;
@@ -26,6 +27,7 @@ export async function* downloaded(
   const { signal } = options;
   const last = length === undefined ? "" : offset + length - 1;
   const pause = new Pause(signal);
+  const patience = new Patience(options.resumeMs);
   let at = offset;
   let before: Part | null = null;
   while (length !== 0) {
@@ -42,6 +44,7 @@ export async function* downloaded(
       throw error;
     }
     const part = partOf(response);
+    if (part.begin !== at) throw new ApiError(0, "REPLY_INVALID", "the answer is not the range that was asked for");
     if (before !== null && (before.size !== part.size || before.modified !== part.modified)) {
       throw new ApiError(0, "FILE_CHANGED", "the file changed while it was read");
     }
@@ -51,6 +54,7 @@ export async function* downloaded(
     try {
       for (let next = await reader.read(); !next.done; next = await reader.read()) {
         at += next.value.length;
+        if (at > part.end) throw new ApiError(0, "REPLY_INVALID", "the answer is longer than it says");
         yield next.value;
       }
     } catch (error) {
@@ -59,13 +63,15 @@ export async function* downloaded(
       reader.cancel().catch(() => {});
     }
     if (at === part.end) return;
+    patience.count(at > began);
     if (at > began) pause.reset();
     await pause.wait();
   }
 }
 
 function partOf({ status, headers }: Response): Part {
-  const match = /^bytes \d+-(\d+)\/(\d+)$/.exec(headers.get("content-range") ?? "");
+  const match = /^bytes (\d+)-(\d+)\/(\d+)$/.exec(headers.get("content-range") ?? "");
   if (match === null) throw new ApiError(status, "REPLY_INVALID", "the answer to a range does not say which");
-  return { end: Number(match[1]) + 1, size: Number(match[2]), modified: headers.get("last-modified") };
+  const [begin, last, size] = match.slice(1).map(Number) as [number, number, number];
+  return { begin, end: last + 1, size, modified: headers.get("last-modified") };
 }

@@ -3,8 +3,8 @@
 import { Packr } from "msgpackr";
 import { ApiError, UnreachableError } from "./errors.ts";
 import { Execution, type AttachOptions } from "./execution.ts";
-import { type ExitedFrame, type Frame, type OutputFrame, SILENCE_MS, unpackFrame } from "./frames.ts";
-import { isPassing, Pause, retried } from "./retry.ts";
+import { endOf, type ExitedFrame, type Frame, type OutputFrame, SILENCE_MS, unpackFrame } from "./frames.ts";
+import { isPassing, Patience, Pause, retried } from "./retry.ts";
 import { SocketInput } from "./socket-input.ts";
 import type { Transport } from "./transport.ts";
 
@@ -111,6 +111,7 @@ export class ExecutionSocket {
   async #stayConnected(): Promise<void> {
     const signal = this.#left.signal;
     const pause = new Pause(signal);
+    const patience = new Patience(this.options.resumeMs);
     const { bytes_written } = await this.#execution.stdin();
     this.#input.begin(bytes_written);
     while (!signal.aborted && !this.#isOver()) {
@@ -120,11 +121,18 @@ export class ExecutionSocket {
       if (incarnation !== this.#incarnation) {
         return this.#fail(new ApiError(0, "REVERTED", "the sandbox was put back to an earlier state"));
       }
+      const before = this.#received;
       const hasLived = await this.#connection();
-      if (hasLived) pause.reset();
+      if (this.#isOver()) return;
+      patience.count(hasLived);
+      if (this.#received > before) pause.reset();
       while (this.#unreadBytes >= UNREAD_MAX_BYTES / 2 && !signal.aborted) await this.#changed.promise;
-      if (!this.#isOver()) await pause.wait();
+      await pause.wait();
     }
+  }
+
+  get #received(): number {
+    return this.#offsets.stdout + this.#offsets.stderr;
   }
 
   #isOver(): boolean {
@@ -161,7 +169,7 @@ export class ExecutionSocket {
         heard();
         hasLived = true;
         // What comes after it was given up is asked for again.
-        if (this.#socket === socket) this.#receive(unpackFrame(new Uint8Array(data as ArrayBuffer)));
+        if (this.#socket === socket) this.#heard(data);
       });
       socket.addEventListener("close", over);
       socket.addEventListener("error", () => socket.close());
@@ -169,10 +177,21 @@ export class ExecutionSocket {
     });
   }
 
+  #heard(data: unknown): void {
+    try {
+      // Text is no frame, and reads as none.
+      this.#receive(unpackFrame(data instanceof ArrayBuffer ? new Uint8Array(data) : new Uint8Array(0)));
+    } catch (error) {
+      this.#fail(error);
+      this.#socket?.close();
+    }
+  }
+
   #receive(frame: Received): void {
     switch (frame.type) {
-      case "output":
-        this.#offsets[frame.channel === "stderr" ? "stderr" : "stdout"] = frame.offset + frame.data.length;
+      case "output": {
+        const channel = frame.channel === "stderr" ? "stderr" : "stdout";
+        this.#offsets[channel] = endOf(frame, this.#offsets[channel]);
         this.#unreadBytes += frame.data.length;
         this.#unread.push(frame);
         if (this.#unreadBytes > UNREAD_MAX_BYTES) {
@@ -180,6 +199,7 @@ export class ExecutionSocket {
           this.#socket = null;
         }
         return this.#change();
+      }
       case "exited":
         this.#unread.push(frame);
         this.#input.fail(new ApiError(0, "EXECUTION_EXITED", "the execution has exited"));

@@ -1,7 +1,7 @@
 // A command in a sandbox: its output as frames, its input by offset. A connection that breaks, or an agent that restarts,
 // is passed over: the stream goes on where it was, the input is sent again from where it was taken.
 import { following } from "./following.ts";
-import { type ExitedFrame, type Frame, MSGPACK_STREAM, type OutputFrame } from "./frames.ts";
+import { endOf, type ExitedFrame, type Frame, MSGPACK_STREAM, type OutputFrame } from "./frames.ts";
 import { type CallOptions, type RetryOptions, retried } from "./retry.ts";
 import type { Transport } from "./transport.ts";
 import type { Execution as ExecutionState, ExecutionStart, StdinStatus } from "./types.ts";
@@ -81,7 +81,8 @@ export class Execution {
     for await (const frame of following<Frame>(this.transport, `${this.#path}/stream`, query, this.options, first)) {
       if (frame.type === "started") incarnation = frame.execution.incarnation;
       if (frame.type === "output") {
-        this.#offsets[frame.channel === "stderr" ? "stderr" : "stdout"] = frame.offset + frame.data.length;
+        const channel = frame.channel === "stderr" ? "stderr" : "stdout";
+        this.#offsets[channel] = endOf(frame, this.#offsets[channel]);
         yield frame;
       }
       if (frame.type === "exited") {

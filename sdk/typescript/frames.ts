@@ -1,5 +1,6 @@
 // Reads the frames of a stream: msgpack maps, each behind its length as four bytes, the highest first.
 import { Unpackr } from "msgpackr";
+import { ApiError } from "./errors.ts";
 import type { Execution as ExecutionState } from "./types.ts";
 
 export interface OutputFrame {
@@ -43,7 +44,7 @@ export class BrokenStreamError extends Error {
 
 /**
  * The frames of a body. Throws `BrokenStreamError` when it breaks off within a frame, or is silent for longer than
- * `silenceMs`. Leaving the loop ends the stream.
+ * `silenceMs`, and `ApiError` (`STREAM_INVALID`) for what is no frame. Leaving the loop ends the stream.
  */
 export async function* readFrames<F extends { readonly type: string }>(
   body: ReadableStream<Uint8Array>,
@@ -60,12 +61,12 @@ export async function* readFrames<F extends { readonly type: string }>(
       while (queue.length >= wanted) {
         if (wanted === LENGTH_BYTES) {
           wanted += queue.peekLength();
-          if (wanted > FRAME_MAX_BYTES) throw new BrokenStreamError("a frame is longer than any may be");
+          if (wanted > FRAME_MAX_BYTES) throw invalid("a frame is longer than any may be");
           continue;
         }
         const frame = queue.take(wanted).subarray(LENGTH_BYTES);
         wanted = LENGTH_BYTES;
-        yield unpacker.unpack(frame) as F;
+        yield unpackFrame<F>(frame);
       }
     }
     if (queue.length > 0) throw new BrokenStreamError("the stream ended within a frame");
@@ -75,9 +76,30 @@ export async function* readFrames<F extends { readonly type: string }>(
   }
 }
 
-/** A frame that came as a message of its own. */
+/** A frame without its length. Throws `ApiError` (`STREAM_INVALID`). */
 export function unpackFrame<F extends { readonly type: string }>(bytes: Uint8Array): F {
-  return unpacker.unpack(bytes) as F;
+  let frame: { readonly type?: unknown } | null;
+  try {
+    frame = unpacker.unpack(bytes);
+  } catch {
+    throw invalid("a frame is not msgpack");
+  }
+  if (typeof frame?.type !== "string") throw invalid("a frame has no type");
+  return frame as F;
+}
+
+/**
+ * Where the output goes on behind `frame`, when everything before `from` has come already. Throws `ApiError`
+ * (`STREAM_INVALID`) for bytes that would come twice.
+ */
+export function endOf({ offset, data }: OutputFrame, from: number): number {
+  if (!(data instanceof Uint8Array)) throw invalid("output has no bytes");
+  if (!Number.isSafeInteger(offset) || offset < from) throw invalid("output is not where it should go on");
+  return offset + data.length;
+}
+
+function invalid(what: string): ApiError {
+  return new ApiError(0, "STREAM_INVALID", `this is no agent, or a broken one: ${what}`);
 }
 
 /** The body of a response that streams. */

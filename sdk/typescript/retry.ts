@@ -33,6 +33,24 @@ export async function retried<T>({ resumeMs = RESUME_MS, signal }: RetryOptions,
   }
 }
 
+/** How long attempts may go on that succeed and yet bring nothing: no longer than an agent may be away. */
+export class Patience {
+  #fruitlessSinceMs: number | null = null;
+
+  constructor(private readonly resumeMs: number = RESUME_MS) {}
+
+  /** Counts an attempt. Throws `UnreachableError` when nothing has come of any for too long. */
+  count(hasBrought: boolean): void {
+    if (hasBrought) {
+      this.#fruitlessSinceMs = null;
+      return;
+    }
+    this.#fruitlessSinceMs ??= performance.now();
+    if (performance.now() - this.#fruitlessSinceMs < this.resumeMs) return;
+    throw new UnreachableError("every connection to the agent ends before anything has come over it");
+  }
+}
+
 /** Pauses that grow. */
 export class Pause {
   nextMs: number;
