@@ -83,7 +83,7 @@ async function fill(request: BuildRequest, host: BuildHost, directory: string, w
 
   host.progress("files of the root");
   const tree = await fresh(work, "tree");
-  await makeTree(request.root, tree, packages, await fresh(work, "packages"));
+  await makeTree(request.root, tree, await fresh(work, "packages"), host.packagesDirectory);
 
   host.progress("root image");
   const image = join(directory, ROOT_FILE);
@@ -130,12 +130,12 @@ async function fill(request: BuildRequest, host: BuildHost, directory: string, w
   await writeJson(join(directory, SPEC_FILE), createRequest(manifest, request.backend));
 }
 
-async function makeTree(root: RootSource, tree: string, packages: DebianPackages, scratch: string): Promise<void> {
+async function makeTree(root: RootSource, tree: string, scratch: string, packages: string): Promise<void> {
   switch (root.kind) {
     case "micro":
-      return makeMicroTree(tree, packages, scratch);
+      return makeMicroTree(tree, new DebianPackages(packages), scratch);
     case "debian":
-      return debianTree(root.suite, tree);
+      return debianTree(root.suite, tree, join(packages, "debian"));
     case "rootfs":
       return copyTree(root.directory, tree);
     case "tar":

@@ -6,6 +6,7 @@ import { z } from "zod";
 import { limits } from "../config/limits.ts";
 import type { JsonObject } from "../contracts/json.ts";
 import { AgentError } from "../errors/agent-error.ts";
+import { TEMPLATE_SOURCES } from "./sources.ts";
 
 /** Raised when a reader of this build would misunderstand what an older one wrote. */
 export const TEMPLATE_VERSION = 1;
@@ -20,9 +21,6 @@ export const ROOT_FILE = "root.raw";
 export const ROOT_LABEL = "fluxvm-root";
 /** What every kernel is told; a backend adds what its machine needs. */
 export const KERNEL_ARGS = `console=ttyS0 quiet panic=-1 root=LABEL=${ROOT_LABEL} rw`;
-
-export const TEMPLATE_SOURCES = ["micro", "debian", "rootfs", "tar"] as const;
-export type TemplateSource = (typeof TEMPLATE_SOURCES)[number];
 
 const sha256 = z.string().regex(/^[0-9a-f]{64}$/);
 const file = { file: z.string().regex(/^[a-z][a-z.]{0,31}$/), bytes: z.int().min(1), sha256 };

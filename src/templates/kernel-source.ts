@@ -6,9 +6,6 @@ import { type KernelImage, kernelImage } from "./kernel.ts";
 import { guestModules, type KernelModule } from "./modules.ts";
 import type { DebianPackages } from "./packages.ts";
 
-/** The kernel for virtual machines of whatever Debian the host is. */
-export const KERNEL_PACKAGE = "linux-image-cloud-amd64";
-
 export type KernelSource =
   | { readonly kind: "package"; readonly name: string }
   /** `modules` is `…/lib/modules/<release>` of the same kernel. */

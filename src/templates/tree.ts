@@ -1,6 +1,6 @@
 // Root trees that come from elsewhere: a distribution installed fresh, a directory, a tar archive. A directory and an
 // archive are data that nobody vouches for: they are copied into a private directory, and nothing in them is run.
-import { readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { isAbsolute, join, resolve } from "node:path";
 import { AgentError } from "../errors/agent-error.ts";
 import { BUILD_TIME_S } from "./image-editor.ts";
@@ -32,13 +32,17 @@ const LEFTOVERS = [
 ];
 const KEPT_DIRECTORIES = new Set(["var/cache/apt", "var/cache/debconf", "var/lib/apt/lists", "var/log"]);
 
-/** Installs a Debian of `suite`, null for the host's own. Rejects with `TEMPLATE_BUILD_FAILED`. */
-export async function debianTree(suite: string | null, tree: string): Promise<void> {
+/**
+ * Installs a Debian of `suite`, null for the host's own. The packages are kept in `cache`, which is made. Rejects with
+ * `TEMPLATE_BUILD_FAILED`.
+ */
+export async function debianTree(suite: string | null, tree: string, cache: string): Promise<void> {
   const name = suite ?? (await hostSuite());
   if (!/^[a-z][a-z0-9-]{1,31}$/.test(name)) throw new AgentError("TEMPLATE_BUILD_FAILED", "not a name of a suite");
+  await mkdir(cache, { recursive: true, mode: 0o700 });
   const include = `--include=${DEBIAN_PACKAGES.join(",")}`;
   const startedS = Math.floor(Date.now() / 1000);
-  await runTool([...TIED, findTool("debootstrap"), "--variant=minbase", include, name, tree]);
+  await runTool([...TIED, findTool("debootstrap"), "--variant=minbase", include, `--cache-dir=${cache}`, name, tree]);
   for (const path of LEFTOVERS) {
     if (KEPT_DIRECTORIES.has(path)) await empty(join(tree, path));
     else await rm(join(tree, path), { recursive: true, force: true });

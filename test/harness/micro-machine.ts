@@ -7,7 +7,7 @@ import type { GuestChannel } from "../../src/contracts/channel.ts";
 import { createGuestConnector } from "../../src/guest/connector.ts";
 import { buildTemplate } from "../../src/templates/build.ts";
 import type { Template } from "../../src/templates/format.ts";
-import { KERNEL_PACKAGE } from "../../src/templates/kernel-source.ts";
+import { KERNEL_PACKAGE } from "../../src/templates/sources.ts";
 import { TemplateStore } from "../../src/templates/store.ts";
 
 const ROOT = join(import.meta.dir, "../..");

@@ -3,8 +3,9 @@
 import { join } from "node:path";
 import type { Config } from "../../config/schema.ts";
 import type { RootSource } from "../../templates/build.ts";
-import { type Template, TEMPLATE_SOURCES } from "../../templates/format.ts";
+import type { Template } from "../../templates/format.ts";
 import type { KernelSource } from "../../templates/kernel-source.ts";
+import { KERNEL_PACKAGE, TEMPLATE_SOURCES } from "../../templates/sources.ts";
 import type { TemplateStore } from "../../templates/store.ts";
 import { type Command, EXIT, type Invocation, UsageError } from "../command.ts";
 import { json } from "../json.ts";
@@ -33,7 +34,7 @@ const build: Command = {
     { name: "from", value: "SOURCE", description: `What the root is: ${TEMPLATE_SOURCES.join(", ")}.` },
     { name: "kernel", value: "FILE", description: "Kernel, a bzImage or an ELF file; needs --modules." },
     { name: "modules", value: "DIR", description: "Modules of that kernel: …/lib/modules/RELEASE." },
-    { name: "kernel-package", value: "NAME", description: "Debian package of the kernel; linux-image-cloud-amd64." },
+    { name: "kernel-package", value: "NAME", description: `Debian package of the kernel; ${KERNEL_PACKAGE}.` },
     { name: "size", value: "MIB", description: `Size of the root image; ${SIZE_MIB_DEFAULT}.` },
     { name: "memory", value: "MIB", description: `Memory of a sandbox that names none; ${MEMORY_MIB_DEFAULT}.` },
     { name: "vcpus", value: "N", description: "Virtual processors of a sandbox that names none; 1." },
@@ -95,7 +96,7 @@ function kernelSource(invocation: Invocation): KernelSource {
     if (name !== undefined) throw new UsageError("--kernel and --kernel-package exclude one another");
     return { kind: "files", kernel, modules };
   }
-  return { kind: "package", name: name ?? "linux-image-cloud-amd64" };
+  return { kind: "package", name: name ?? KERNEL_PACKAGE };
 }
 
 const list: Command = {
