@@ -10,6 +10,9 @@ import { findTool, runTool } from "./tool.ts";
 /** What a service machine needs beyond the smallest system. */
 const DEBIAN_PACKAGES = ["systemd", "systemd-sysv", "dbus", "ca-certificates", "iproute2", "procps"];
 
+/** A file system's clock may be so far behind. */
+const CLOCK_STEP_MS = 10;
+
 /** Ends with this process, however that ends, and takes along what it has started and mounted. */
 const TIED = [
   ...["setpriv", "--pdeathsig", "KILL"],
@@ -41,7 +44,7 @@ export async function debianTree(suite: string | null, tree: string, cache: stri
   if (!/^[a-z][a-z0-9-]{1,31}$/.test(name)) throw new AgentError("TEMPLATE_BUILD_FAILED", "not a name of a suite");
   await mkdir(cache, { recursive: true, mode: 0o700 });
   const include = `--include=${DEBIAN_PACKAGES.join(",")}`;
-  const startedS = Math.floor(Date.now() / 1000);
+  const startedMs = Date.now();
   await runTool([...TIED, findTool("debootstrap"), "--variant=minbase", include, `--cache-dir=${cache}`, name, tree]);
   for (const path of LEFTOVERS) {
     if (KEPT_DIRECTORIES.has(path)) await empty(join(tree, path));
@@ -51,12 +54,11 @@ export async function debianTree(suite: string | null, tree: string, cache: stri
   await writeFile(join(tree, "etc/hosts"), "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n");
   await writeFile(join(tree, "etc/resolv.conf"), "");
   await writeFile(join(tree, "etc/fstab"), `LABEL=${ROOT_LABEL} / ext4 defaults 0 1\n`);
-  await forgetTimes(tree, startedS);
+  await forgetTimes(tree, startedMs);
 }
 
 /** Copies what is in `directory`, with owners, modes, attributes and times, as it is. */
 export async function copyTree(directory: string, tree: string): Promise<void> {
-  const startedS = Math.floor(Date.now() / 1000);
   const from = join(resolve(directory), ".");
   await runTool([
     "cp",
@@ -68,7 +70,6 @@ export async function copyTree(directory: string, tree: string): Promise<void> {
     `${from}/.`,
     tree,
   ]);
-  await forgetTimes(tree, startedS);
 }
 
 /**
@@ -76,7 +77,7 @@ export async function copyTree(directory: string, tree: string): Promise<void> {
  * archive itself made; a name that begins with `/` counts from the root of the image.
  */
 export async function unpackTree(file: string, tree: string): Promise<void> {
-  const startedS = Math.floor(Date.now() / 1000);
+  const startedMs = Date.now();
   const path = isAbsolute(file) ? file : resolve(file);
   const flags = ["--numeric-owner", "--preserve-permissions", "--same-owner", "--xattrs", "--delay-directory-restore"];
   await runTool([
@@ -90,13 +91,14 @@ export async function unpackTree(file: string, tree: string): Promise<void> {
     "--directory",
     tree,
   ]);
-  await forgetTimes(tree, startedS);
+  await forgetTimes(tree, startedMs);
 }
 
 /** What this build itself has made or changed has no time that would mean something. */
-async function forgetTimes(tree: string, sinceS: number): Promise<void> {
+async function forgetTimes(tree: string, sinceMs: number): Promise<void> {
+  const since = ((sinceMs - CLOCK_STEP_MS) / 1000).toFixed(3);
   const touch = ["-exec", "touch", "--no-dereference", `--date=@${BUILD_TIME_S}`, "{}", "+"];
-  await runTool(["find", tree, "-newermt", `@${sinceS - 1}`, ...touch]);
+  await runTool(["find", tree, "-newermt", `@${since}`, ...touch]);
 }
 
 async function empty(directory: string): Promise<void> {

@@ -156,6 +156,22 @@ describe("a directory", () => {
 });
 
 describe("an archive", () => {
+  test("gives the same image each time, also where it leaves directories out", async () => {
+    const source = await fresh("source");
+    await mkdir(join(source, "a/b"), { recursive: true });
+    await writeFile(join(source, "a/b/file"), "text");
+    const archive = join(scratch, "root.tar");
+    await runTool(["tar", "--create", "--file", archive, "--directory", source, "a/b/file"]);
+    const digests = [];
+    for (const name of ["first", "second"]) {
+      await Bun.sleep(1100);
+      const tree = await fresh(name);
+      await unpackTree(archive, tree);
+      digests.push(await sha256File(await imageOf(tree, `${name}.img`)));
+    }
+    expect(digests[0]).toBe(digests[1] ?? "");
+  });
+
   test("is unpacked as it is", async () => {
     const tree = await unpacked(async (source) => {
       await mkdir(join(source, "etc"));
