@@ -22,6 +22,8 @@ const TIED = [
 /** What differs from one installation to the next, or comes from this host. Directories keep their place. */
 const LEFTOVERS = [
   "etc/hostname",
+  // Else it would stay in a block that nobody uses.
+  "etc/machine-id",
   "etc/resolv.conf",
   "etc/ssh",
   "var/cache/apt",
