@@ -52,6 +52,20 @@ test("a changed recipe replaces what nobody uses, and spares what somebody does"
   expect(builds).toEqual(["a", "b", "c"]);
 });
 
+test("a part that is forgotten is built again, unless somebody uses it", async () => {
+  const cache = await open();
+  const first = await cache.use(part("a"));
+  await cache.forget(part("a"));
+  const second = await cache.use(part("a"));
+  expect(builds).toEqual(["a"]);
+  first.lock.release();
+  second.lock.release();
+  await cache.forget(part("a"));
+  expect(await parts()).toEqual([]);
+  await cache.use(part("a"));
+  expect(builds).toEqual(["a", "a"]);
+});
+
 test("a build that fails leaves no part, and the next one starts afresh", async () => {
   const cache = await open();
   const failing = part("a", () => Promise.reject(new Error("no disk")));

@@ -21,6 +21,8 @@ export interface HostOptions {
   readonly init: "plain" | "systemd";
   /** Whether the repository is inside too, for tests that run there. */
   readonly tree: boolean;
+  /** Makes everything anew, with the packages of today. */
+  readonly rebuild: boolean;
   /** Ports of the machine that are wanted on this one's loopback address. */
   readonly ports: readonly number[];
   /** Told what is being built, a line at a time. */
@@ -33,6 +35,7 @@ export const DEFAULT_OPTIONS: HostOptions = {
   kernel: "6.1",
   init: "plain",
   tree: false,
+  rebuild: false,
   ports: [],
   say: () => undefined,
 };
@@ -91,6 +94,7 @@ export class KvmHost {
     await using acquired = new AsyncDisposableStack();
     const cache = await Cache.open(CACHE, options.say);
     const use = async (part: Parameters<Cache["use"]>[0]): Promise<string> => {
+      if (options.rebuild) await cache.forget(part);
       const { folder, lock } = await cache.use(part);
       acquired.defer(() => lock.release());
       return folder;

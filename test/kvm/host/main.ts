@@ -16,6 +16,7 @@ as root. Ends with its exit status.
   --init NAME       plain or systemd (${DEFAULT_OPTIONS.init})
   --tree            the repository is inside too, so that "bun test PATH" works there
   --port N          forwards a port of the machine to this one; may be given again
+  --rebuild         makes the machine anew, with the packages of today
   --keep            goes on after COMMAND, until interrupted
   --out FOLDER      where the files go that COMMAND leaves in $OUT ($OUT here)
 `;
@@ -38,6 +39,7 @@ function parse(args: string[]): Request {
       init: { type: "string", default: DEFAULT_OPTIONS.init },
       tree: { type: "boolean", default: false },
       port: { type: "string", multiple: true, default: [] },
+      rebuild: { type: "boolean", default: false },
       keep: { type: "boolean", default: false },
       out: { type: "string" },
       help: { type: "boolean", default: false },
@@ -55,6 +57,7 @@ function parse(args: string[]): Request {
       kernel: values.kernel as KernelSeries,
       init: values.init,
       tree: values.tree,
+      rebuild: values.rebuild,
       ports: values.port.map((port) => wholeNumber("port", port, 65_535)),
       say: (line) => process.stderr.write(`· ${line}\n`),
     },
