@@ -158,6 +158,13 @@ export const limits = {
   consoleReadBytes: 64 * KIB,
   consolePollMs: 300,
 
+  // Warm pools.
+  poolsMax: 64,
+  poolSizeMax: 256,
+  /** A member that could not be made is tried again after this long, doubled with each failure. */
+  poolRetryMinMs: 5 * 1000,
+  poolRetryMaxMs: 5 * 60 * 1000,
+
   // Files.
   fileMaxBytes: 64 * MIB,
   pathMaxBytes: 4096,

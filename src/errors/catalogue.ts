@@ -70,6 +70,9 @@ export const catalogue = {
   PLUGIN_FAULT: entry(500, "a plugin failed"),
 
   // Templates.
+  POOL_NOT_FOUND: entry(404, "pool not found"),
+  POOL_EXISTS: entry(400, "a pool of this name exists"),
+  POOL_EMPTY: entry(503, "no sandbox of the pool is ready", true),
   TEMPLATE_NOT_FOUND: entry(404, "no such template"),
   TEMPLATE_EXISTS: entry(409, "a template of this name exists"),
   TEMPLATE_BUSY: entry(409, "another template is being built or removed", true),

@@ -35,8 +35,9 @@ export class Catalogue {
     return this.#sandboxes.get(id);
   }
 
-  sees(caller: Caller, sandbox: Sandbox): boolean {
-    return caller.tenant === null || sandbox.record.tenant === caller.tenant;
+  /** One that waits in a pool is nobody's before it is claimed. */
+  sees(caller: Caller, { record }: Sandbox): boolean {
+    return record.pool === null && (caller.tenant === null || record.tenant === caller.tenant);
   }
 
   /** Rejects unknown and foreign ids alike, so that a tenant cannot probe for ids. */

@@ -9,6 +9,7 @@ import { LeaseBook } from "./leases.ts";
 import { Ledger } from "./ledger.ts";
 import type { VmRecord } from "./operations.ts";
 import { Places } from "./places.ts";
+import { PoolBook } from "./pools/book.ts";
 import { ExposedPorts } from "./ports/exposures.ts";
 import type { SandboxRecord } from "./record.ts";
 import type { Sandbox } from "./sandbox.ts";
@@ -31,6 +32,7 @@ export class Context {
   readonly leases: LeaseBook;
   readonly places: Places;
   readonly exposed = new ExposedPorts();
+  readonly pools = new PoolBook();
   readonly releases: ReadonlyMap<string, Release>;
   /** Set at shutdown: nothing new is accepted. */
   closing = false;

@@ -17,6 +17,9 @@ import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-acc
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import { watchOvershoot } from "./overshoot.ts";
 import { awakeSandbox, onGuest } from "./on-guest.ts";
+import { PoolKeeper } from "./pools/keeper.ts";
+import type { PoolOperations } from "./pools/operations.ts";
+import { poolOperations } from "./pools/pools.ts";
 import type { PortOperations } from "./ports/operations.ts";
 import { portOperations } from "./ports/ports.ts";
 import { pause, restart, resume, start, stop } from "./power.ts";
@@ -36,6 +39,7 @@ export interface SandboxCore {
   readonly ports: PortOperations;
   readonly snapshots: SnapshotOperations;
   readonly consoles: ConsoleOperations;
+  readonly pools: PoolOperations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;
   /** Begins the periodic work and the watch over workspaces. Once, after reconciling. */
@@ -51,7 +55,8 @@ export interface SandboxCore {
 /** Wires the core. Throws `CONFIG_INVALID` when the directories of the settings cannot work. */
 export function createCore(dependencies: CoreDependencies): SandboxCore {
   const context = new Context(dependencies);
-  const reaper = new Reaper(context);
+  const pools = new PoolKeeper(context);
+  const reaper = new Reaper(context, pools);
   let unwatch = (): void => undefined;
   const close = (): void => {
     context.closing = true;
@@ -66,6 +71,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
     ports: portOperations(context),
     snapshots: snapshotOperations(context),
     consoles: consoleOperations(context),
+    pools: poolOperations(context, pools),
     reconcile: () => reconcile(context),
     startKeepers: () => {
       reaper.start();

@@ -36,6 +36,7 @@ interface Wish {
   readonly tenant: string | null;
   readonly labels: Readonly<Record<string, string>>;
   readonly ttlSeconds: number | null;
+  readonly pool: string | null;
 }
 
 function checkWish(caller: Caller, request: CreateSandboxRequest): Wish {
@@ -53,6 +54,7 @@ function checkWish(caller: Caller, request: CreateSandboxRequest): Wish {
     tenant,
     labels: checkLabels(request.labels ?? {}),
     ttlSeconds,
+    pool: request.pool ?? null,
   };
 }
 
@@ -136,6 +138,8 @@ function newSandbox(
     volumeCapBytes: plan.volumeCapBytes,
     isolation: plan.isolation,
     notes: [...plan.notes],
+    pool: wish.pool,
+    podUid: null,
     run: 1,
     incarnation: 0,
     identity: null,

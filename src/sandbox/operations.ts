@@ -47,6 +47,8 @@ export interface CreateSandboxRequest {
   /** Backend id and its untrusted request, for example `procbox` and the body's `procbox` object. */
   readonly backend: string;
   readonly backendRequest: JsonObject;
+  /** The pool that it is made for, which the core alone says: nobody sees it until it is claimed. */
+  readonly pool?: string;
   readonly idempotency?: IdempotentRequest;
 }
 

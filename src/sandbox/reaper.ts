@@ -1,6 +1,7 @@
-// The periodic work of the core: sandboxes whose time is over are removed, quarantined leases are freed, and old rows of
-// the state go. Stored deadlines are wall time, so they hold over restarts and suspends.
+// The periodic work of the core: sandboxes whose time is over are removed, pools are filled, quarantined leases are freed,
+// and old rows of the state go. Stored deadlines are wall time, so they hold over restarts and suspends.
 import type { Context } from "./context.ts";
+import type { PoolKeeper } from "./pools/keeper.ts";
 import { ttlDeadlineUnixMs } from "./record.ts";
 import { remove } from "./remove.ts";
 
@@ -12,7 +13,10 @@ export class Reaper {
   #stopped = false;
   #prunedAtUnixMs = 0;
 
-  constructor(private readonly context: Context) {}
+  constructor(
+    private readonly context: Context,
+    private readonly pools: Pick<PoolKeeper, "tend">,
+  ) {}
 
   start(): void {
     if (this.#stopped) return;
@@ -45,6 +49,7 @@ export class Reaper {
         await attempt(`removing ${sandbox.id}`, remove(this.context, sandbox));
       }),
     );
+    this.pools.tend();
     await attempt("freeing leases", this.context.leases.sweep());
     if (now - this.#prunedAtUnixMs < PRUNE_INTERVAL_MS) return;
     this.#prunedAtUnixMs = now;

@@ -32,6 +32,7 @@ export async function reconcile(context: Context): Promise<ReconcileReport> {
   const forgotten = state.inFlight.map((hash): Change => ({ remove: "idempotency", hash }));
   if (forgotten.length > 0) await context.dependencies.store.commit(forgotten);
   await context.leases.restore(state.leases);
+  context.pools.restore(state.pools);
   const rows = rowsByOwner(state.resources);
   const sandboxes = state.records.map((row) => rebuild(context, fromRow(row), state, rows));
   for (const sandbox of sandboxes) context.catalogue.add(sandbox);

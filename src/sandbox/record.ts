@@ -44,6 +44,10 @@ const recordSchema = z.object({
   volumeCapBytes: z.int(),
   isolation: z.string(),
   notes: z.array(z.string()),
+  /** The pool that it waits in, by id, until it is claimed. */
+  pool: z.string().nullable().default(null),
+  /** Who claimed it, as the claim said. */
+  podUid: z.string().nullable().default(null),
   /** Counts launches; part of the journal owner of each. */
   run: z.int(),
   /** Raised whenever the guest is put back to an earlier state. */

@@ -34,7 +34,6 @@ const ABSENT_REQUEST_KEYS = [
   "numa_node",
   "cpuset",
   "hugepages",
-  "pod_uid",
   "secure_boot",
   "tpm",
   "net_rx_limit",
@@ -107,6 +106,7 @@ function requestOf(record: SandboxRecord): JsonObject {
     data_disks: [],
     cdroms: [],
     vfio_devices: [],
+    pod_uid: record.podUid,
     ...specificationOf(record),
   };
 }

@@ -50,6 +50,8 @@ export class ChangeWriter {
       sql.putRecord.run(id, generation, tenant, JSON.stringify(body));
     } else if (change.put === "secret") {
       sql.putSecret.run(change.id, change.name, change.value);
+    } else if (change.put === "pool") {
+      sql.putPool.run(change.row.id, JSON.stringify(change.row.body));
     } else {
       const { owner, kind, name, seq, data, state } = change.row;
       sql.putResource.run(owner, kind, name, seq, JSON.stringify(data), state);
@@ -70,6 +72,9 @@ export class ChangeWriter {
         return;
       case "idempotency":
         sql.removeIdempotency.run(change.hash);
+        return;
+      case "pool":
+        sql.removePool.run(change.id);
         return;
     }
   }
@@ -94,6 +99,8 @@ function prepare(db: Database) {
     ),
     finishIdempotency: statement("UPDATE idempotency SET status = ?, body = ? WHERE hash = ?"),
     removeIdempotency: statement("DELETE FROM idempotency WHERE hash = ?"),
+    putPool: statement("INSERT OR REPLACE INTO pools (id, body) VALUES (?, ?)"),
+    removePool: statement("DELETE FROM pools WHERE id = ?"),
     appendEvent: statement(
       "INSERT INTO events (at_unix_ms, sandbox_id, tenant, action, attributes) VALUES (?, ?, ?, ?, ?)",
     ),

@@ -39,6 +39,12 @@ export interface IdempotencyRow {
   readonly createdAtUnixMs: number;
 }
 
+/** A warm pool as stored; `body` is the core's own shape, opaque to the store. */
+export interface PoolRow {
+  readonly id: string;
+  readonly body: JsonObject;
+}
+
 export interface EventRow {
   readonly atUnixMs: number;
   readonly sandboxId: string | null;
@@ -67,6 +73,8 @@ export type Change =
       readonly reply: { readonly status: number; readonly body: string };
     }
   | { readonly remove: "idempotency"; readonly hash: string }
+  | { readonly put: "pool"; readonly row: PoolRow }
+  | { readonly remove: "pool"; readonly id: string }
   | { readonly append: "event"; readonly row: EventRow };
 
 export interface EventQuery {
@@ -84,6 +92,7 @@ export interface StoredState {
   readonly secrets: readonly { readonly id: string; readonly name: string; readonly value: string }[];
   readonly resources: readonly ResourceRow[];
   readonly leases: readonly LeaseRow[];
+  readonly pools: readonly PoolRow[];
   /** Hashes of the idempotency rows without a reply: requests that an earlier agent process never answered. */
   readonly inFlight: readonly string[];
 }

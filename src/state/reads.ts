@@ -12,12 +12,14 @@ export function readState(db: Database): StoredState {
     .query("SELECT owner, seq, kind, name, data, state FROM resources ORDER BY owner, seq, kind, name")
     .all();
   const leases = db.query("SELECT kind, value, owner, state FROM leases ORDER BY kind, value").all();
+  const pools = db.query("SELECT id, body FROM pools ORDER BY id").all();
   const inFlight = db.query("SELECT hash FROM idempotency WHERE status IS NULL ORDER BY hash").all();
   return {
     records: (records as StoredRecord[]).map((row) => ({ ...row, body: parseObject(row.body) })),
     secrets: secrets as StoredState["secrets"],
     resources: (resources as StoredResource[]).map((row) => ({ ...row, data: parseObject(row.data) })),
     leases: leases as LeaseRow[],
+    pools: (pools as StoredPool[]).map((row) => ({ id: row.id, body: parseObject(row.body) })),
     inFlight: (inFlight as { hash: string }[]).map((row) => row.hash),
   };
 }
@@ -64,6 +66,10 @@ export function readEvents(db: Database, query: EventQuery): EventRow[] {
 }
 
 type StoredRecord = Omit<RecordRow, "body"> & { body: string };
+interface StoredPool {
+  id: string;
+  body: string;
+}
 type StoredResource = Omit<ResourceRow, "data"> & { data: string };
 interface StoredIdempotency {
   body_hash: string;

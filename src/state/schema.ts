@@ -59,6 +59,12 @@ const migrations: readonly string[] = [
   CREATE INDEX events_sandbox ON events (sandbox_id, seq);
   CREATE INDEX events_age ON events (at_unix_ms);
   `,
+  `
+  CREATE TABLE pools (
+    id TEXT PRIMARY KEY,
+    body TEXT NOT NULL
+  ) STRICT;
+  `,
 ];
 
 /** What a current file says in `user_version`. */

@@ -65,6 +65,8 @@ describe("what is committed", () => {
       { put: "resource", row: { owner: "a/g1", seq: 1, kind: "volume", name: "v", data: {}, state: "intent" } },
       { put: "resource", row: { owner: "a/g1", seq: 1, kind: "volume", name: "v", data: { y: 2 }, state: "held" } },
       { take: "lease", row: lease(200_000) },
+      { put: "pool", row: { id: "p", body: { size: 1 } } },
+      { put: "pool", row: { id: "p", body: { size: 2 } } },
     ]);
     const state = await (await restart(store)).load();
     expect(state).toEqual({
@@ -78,6 +80,7 @@ describe("what is committed", () => {
         { owner: "a/g1", seq: 2, kind: "cgroup", name: "c", data: { x: 1 }, state: "intent" },
       ],
       leases: [lease(200_000)],
+      pools: [{ id: "p", body: { size: 2 } }],
       inFlight: [],
     });
   });
@@ -91,6 +94,7 @@ describe("what is committed", () => {
       { take: "lease", row: lease(1) },
       { take: "lease", row: lease(2, "b/g1") },
       { quarantine: "leases", owner: "a/g1" },
+      { put: "pool", row: { id: "p", body: {} } },
     ]);
     expect((await store.load()).leases.map((row) => row.state)).toEqual(["quarantined", "leased"]);
     await store.commit([
@@ -98,12 +102,14 @@ describe("what is committed", () => {
       { remove: "secrets", id: "a" },
       { remove: "resource", owner: "a/g1", kind: "volume", name: "v" },
       { free: "lease", kind: "uid", value: 1 },
+      { remove: "pool", id: "p" },
     ]);
     expect(await store.load()).toEqual({
       records: [],
       secrets: [],
       resources: [],
       leases: [lease(2, "b/g1")],
+      pools: [],
       inFlight: [],
     });
   });

@@ -1,7 +1,16 @@
 // A state in memory with the same promises as the real one: a commit happens whole or not at all, and what is not plain
 // JSON does not survive it. Several handles share one state, so that a test can let an agent die and start another.
 import { AgentError } from "../../errors/agent-error.ts";
-import type { Change, EventRow, IdempotencyRow, LeaseRow, RecordRow, ResourceRow, Store } from "../../state/change.ts";
+import type {
+  Change,
+  EventRow,
+  IdempotencyRow,
+  LeaseRow,
+  PoolRow,
+  RecordRow,
+  ResourceRow,
+  Store,
+} from "../../state/change.ts";
 import { IdempotencyConflict, LeaseConflict } from "../../state/conflicts.ts";
 
 interface Tables {
@@ -10,6 +19,7 @@ interface Tables {
   resources: Record<string, ResourceRow>;
   leases: Record<string, LeaseRow>;
   idempotency: Record<string, IdempotencyRow>;
+  pools: Record<string, PoolRow>;
   events: EventRow[];
 }
 
@@ -39,10 +49,12 @@ function apply(tables: Tables, change: Change): void {
     if (change.put === "record") tables.records[change.row.id] = change.row;
     else if (change.put === "secret") {
       tables.secrets[key(change.id, change.name)] = { id: change.id, name: change.name, value: change.value };
-    } else tables.resources[key(change.row.owner, change.row.kind, change.row.name)] = change.row;
+    } else if (change.put === "pool") tables.pools[change.row.id] = change.row;
+    else tables.resources[key(change.row.owner, change.row.kind, change.row.name)] = change.row;
   } else if (change.remove === "record") delete tables.records[change.id];
   else if (change.remove === "resource") delete tables.resources[key(change.owner, change.kind, change.name)];
   else if (change.remove === "idempotency") delete tables.idempotency[change.hash];
+  else if (change.remove === "pool") delete tables.pools[change.id];
   else {
     for (const [at, secret] of Object.entries(tables.secrets)) {
       if (secret.id === change.id) delete tables.secrets[at];
@@ -51,7 +63,7 @@ function apply(tables: Tables, change: Change): void {
 }
 
 export class MemoryState {
-  tables: Tables = { records: {}, secrets: {}, resources: {}, leases: {}, idempotency: {}, events: [] };
+  tables: Tables = { records: {}, secrets: {}, resources: {}, leases: {}, idempotency: {}, pools: {}, events: [] };
   commits = 0;
   /** Rejects commits for which it answers true. */
   refuse: (changes: readonly Change[]) => boolean = () => false;
@@ -64,6 +76,7 @@ export class MemoryState {
         secrets: Object.values(this.tables.secrets),
         resources: Object.values(this.tables.resources),
         leases: Object.values(this.tables.leases),
+        pools: Object.values(this.tables.pools),
         inFlight: Object.values(this.tables.idempotency)
           .filter(({ reply }) => reply === null)
           .map(({ hash }) => hash),
