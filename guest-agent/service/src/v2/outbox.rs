@@ -13,14 +13,23 @@ use wire::frame::{Kind, OUTPUT_PREFIX_SIZE, encode};
 
 const QUEUE_FRAMES: usize = 16;
 const WRITE_BUFFER_SIZE: usize = 64 << 10;
-/// While there are others, a patient stream's frame goes behind so many of them.
-const OTHERS_PER_PATIENT: u32 = 7;
+/// While there are others, they send so many bytes for each byte of those that are patient.
+const OTHERS_PER_PATIENT: usize = 7;
 
 /// Bytes that belong together.
 pub enum Frame {
     Bytes(Vec<u8>),
     /// Output, which is written from where it is.
     Output([u8; OUTPUT_PREFIX_SIZE], Excerpt),
+}
+
+impl Frame {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Output(prefix, content) => prefix.len() + content.len(),
+        }
+    }
 }
 
 impl From<Vec<u8>> for Frame {
@@ -45,14 +54,14 @@ pub struct Outbox {
 pub struct Queue {
     items: mpsc::Receiver<Item>,
     patient: mpsc::Receiver<Frame>,
-    /// Items that were taken since the last patient one.
-    others: u32,
+    /// Bytes that others may send before a patient frame has its turn.
+    owed_to_others: usize,
 }
 
 pub fn channel() -> (Outbox, Queue) {
     let (items_in, items) = mpsc::channel(QUEUE_FRAMES);
     let (patient_in, patient) = mpsc::channel(QUEUE_FRAMES);
-    (Outbox { items: items_in, patient: patient_in }, Queue { items, patient, others: 0 })
+    (Outbox { items: items_in, patient: patient_in }, Queue { items, patient, owed_to_others: 0 })
 }
 
 impl Outbox {
@@ -104,24 +113,27 @@ impl Queue {
 
     /// What goes next; none when every sender is gone.
     async fn next(&mut self) -> Option<Item> {
-        if self.others >= OTHERS_PER_PATIENT
+        if self.owed_to_others == 0
             && let Ok(frame) = self.patient.try_recv()
         {
-            self.others = 0;
-            return Some(Item::Frame(frame));
+            return Some(self.patiently(frame));
         }
         tokio::select! {
             biased;
             Some(item) = self.items.recv() => {
-                self.others = self.others.saturating_add(1);
+                if let Item::Frame(frame) = &item {
+                    self.owed_to_others = self.owed_to_others.saturating_sub(frame.len());
+                }
                 Some(item)
             }
-            Some(frame) = self.patient.recv() => {
-                self.others = 0;
-                Some(Item::Frame(frame))
-            }
+            Some(frame) = self.patient.recv() => Some(self.patiently(frame)),
             else => None,
         }
+    }
+
+    fn patiently(&mut self, frame: Frame) -> Item {
+        self.owed_to_others = OTHERS_PER_PATIENT * frame.len();
+        Item::Frame(frame)
     }
 }
 
@@ -154,14 +166,15 @@ async fn write_output(
 mod tests {
     use super::*;
 
-    /// The first bytes of what is taken while both kinds are waiting.
-    fn order(outbox: &Outbox, queue: &mut Queue, count: usize) -> String {
+    /// The first bytes of what is taken while frames of one byte are waiting, and such `patient` ones.
+    fn order(patient: &[u8], count: usize) -> String {
+        let (outbox, mut queue) = channel();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut taken = String::new();
             for _ in 0..count {
                 while outbox.items.try_send(Item::Frame(Frame::Bytes(b"o".into()))).is_ok() {}
-                while outbox.patient.try_send(Frame::Bytes(b"p".into())).is_ok() {}
+                while outbox.patient.try_send(Frame::Bytes(patient.into())).is_ok() {}
                 if let Some(Item::Frame(Frame::Bytes(bytes))) = queue.next().await {
                     taken.push(bytes[0] as char);
                 }
@@ -172,8 +185,8 @@ mod tests {
 
     #[test]
     fn patient_frames_wait_and_get_on() {
-        let (outbox, mut queue) = channel();
-        assert_eq!(order(&outbox, &mut queue, 17), "ooooooopooooooopo");
+        assert_eq!(order(b"p", 17), "pooooooopooooooop");
+        assert_eq!(order(b"pp", 17), "poooooooooooooopo");
     }
 
     #[test]
