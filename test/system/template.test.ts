@@ -83,6 +83,10 @@ describe("a machine with PCI", () => {
     expect(await machine.console()).not.toContain("fluxvm-guest-agent:");
   });
 
+  test("goes last when memory runs out, and its commands do not", async () => {
+    expect(await shell(channel, "sleep 0.2; cat /proc/$PPID/oom_score_adj /proc/self/oom_score_adj")).toBe("-900\n0\n");
+  });
+
   test("runs commands, and takes what nobody waits for", async () => {
     expect(await shell(channel, "grep SigBlk /proc/self/status")).toBe("SigBlk:\t0000000000000000\n");
     const failed = await channel.exec({ command: "exit 7", timeoutMs: 10_000, outputMaxBytes: MIB });

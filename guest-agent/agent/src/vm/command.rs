@@ -1,7 +1,7 @@
 //! Commands of a virtual machine: children in process groups of their own.
 
 use super::guest::{new_pipe, no_pipe, panicked};
-use super::terminal;
+use super::{oom, terminal};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use service::{Control, Ended, Execution, ExitStatus, LocalFuture, TerminalExecution};
@@ -108,6 +108,7 @@ fn spawn(
     let mut child = command.spawn().map_err(|error| Fault::not_executed(name, &error))?;
     drop((command, script));
     let pid = child.id().expect("it has just been started");
+    oom::expose(pid);
     let alive = Rc::new(Cell::new(true));
     running.groups.borrow_mut().insert(pid);
     let control = Group { id: pid, alive: alive.clone() };

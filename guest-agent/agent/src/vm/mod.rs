@@ -7,6 +7,7 @@ mod config_disk;
 mod guest;
 mod identity;
 mod listen;
+mod oom;
 mod options;
 mod ports;
 mod power;
@@ -50,6 +51,9 @@ fn serve(options: Options) -> Result<(), String> {
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let guest = VmGuest::new(&options)?;
         let config = if options.owns_machine() { Config::find() } else { None };
+        if options.owns_machine() {
+            oom::protect();
+        }
         if let Some(config) = &config {
             config.seed();
             config.name_machine();

@@ -1,6 +1,6 @@
 //! An interactive shell on a terminal of its own.
 
-use super::terminal;
+use super::{oom, terminal};
 use service::Shell;
 use std::process::Stdio;
 use tokio::process::Command;
@@ -21,6 +21,7 @@ pub fn open(cols: u16, rows: u16) -> Result<Shell, Fault> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     terminal::give(&mut command, name);
     let mut child = command.spawn().map_err(failed)?;
+    child.id().map(oom::expose);
     // A task of its own waits for it, so that a session that is given up leaves no zombie.
     let waiting = spawn_local(async move { child.wait().await });
     let ended = Box::pin(async {
