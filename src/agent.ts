@@ -93,6 +93,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     ports: core.ports,
     snapshots: core.snapshots,
     consoles: core.consoles,
+    pools: core.pools,
     templates: new TemplateStore(config.sandbox.templates_dir ?? join(config.state_dir, "templates"), (path) =>
       FileLock.take(path),
     ),

@@ -1,6 +1,7 @@
 // The agent's API for programs: where it is, its sandboxes, its events, and what it says about itself.
 import { type EventFilter, type EventFrame, type FollowOptions, followEvents, listEvents } from "./events.ts";
 import { ApiError } from "./errors.ts";
+import { Pools } from "./pools.ts";
 import type { CallOptions } from "./retry.ts";
 import { Sandbox } from "./sandbox.ts";
 import { type Connection, Transport } from "./transport.ts";
@@ -23,6 +24,7 @@ export { type AttachOptions, Execution, Executions, type StartRequest } from "./
 export { ExecutionSocket } from "./execution-socket.ts";
 export { Files, type Path, type ReadOptions, type WriteOptions } from "./files.ts";
 export type { ExitedFrame, OutputFrame } from "./frames.ts";
+export { type ClaimOptions, Pools } from "./pools.ts";
 export { type ExposeOptions, Ports, type WaitOptions } from "./ports.ts";
 export type { CallOptions, RetryOptions } from "./retry.ts";
 export { Sandbox } from "./sandbox.ts";
@@ -51,6 +53,7 @@ export interface CreateOptions extends CallOptions {
 /** Every method rejects with `ApiError` or `UnreachableError`. */
 export class FluxVm {
   readonly transport: Transport;
+  readonly pools: Pools;
 
   constructor({ url, token, tls }: ClientOptions) {
     const isUnix = url.startsWith("unix:");
@@ -60,6 +63,7 @@ export class FluxVm {
       token: token ?? null,
       tls: tls ?? null,
     });
+    this.pools = new Pools(this.transport);
   }
 
   create(request: CreateSandbox, options?: CreateOptions): Promise<VmRecord> {

@@ -74,6 +74,8 @@ test("every route has a method", async () => {
         files.archive("/"),
         files.unpack("/", bytes),
       ],
+      ...[client.pools.create({ name: "p", size: 1, template: "t" }), client.pools.list(), client.pools.show("p")],
+      ...[client.pools.resize("p", 1), client.pools.claim("p"), client.pools.remove("p")],
       ...[ports.list(), ports.wait(1), ports.expose(1), ports.exposed(), ports.unexpose(1)],
     ].map((call) => Promise.race([call, Bun.sleep(1000)])),
   );

@@ -53,6 +53,23 @@ export type ChangesRequest = {
   readonly paths?: readonly string[];
 };
 
+export type ClaimFromPool = {
+  readonly name?: string;
+  /** Deleted this many seconds after the claim. */
+  readonly ttl_seconds?: number;
+  /** 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'. */
+  readonly pod_uid?: string;
+};
+
+export type CreatePool = {
+  /** 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'. */
+  readonly name: string;
+  /** How many wait, from 1 to 256. */
+  readonly size: number;
+  /** What each is made of: a specification, or the name of a template. Name and time to live are ignored. */
+  readonly template: CreateVm | string;
+};
+
 export type CreateSandbox = {
   /** 1 to 64 of A-Z, a-z, 0-9 and -; a UUID when absent. */
   readonly id?: string;
@@ -232,6 +249,9 @@ export type Error = {
     | "PLUGIN_NOT_FOUND"
     | "PLUGIN_REFUSED"
     | "PLUGIN_FAULT"
+    | "POOL_NOT_FOUND"
+    | "POOL_EXISTS"
+    | "POOL_EMPTY"
     | "TEMPLATE_NOT_FOUND"
     | "TEMPLATE_EXISTS"
     | "TEMPLATE_BUSY"
@@ -471,6 +491,23 @@ export type Plugin = {
   readonly source: string;
 };
 
+export type Pool = {
+  readonly name: string;
+  readonly tenant: string | null;
+  readonly size: number;
+  /** Ids of those who wait, oldest first. */
+  readonly members: readonly string[];
+  readonly template: Readonly<Record<string, unknown>>;
+  /** How many can be claimed now. */
+  readonly ready: number;
+  /** How many are missing. */
+  readonly pending: number;
+  readonly claimed_total: number;
+  /** RFC 3339, UTC */
+  readonly created_at: string;
+  readonly error: string | null;
+};
+
 export type PortExpose = {
   /** TCP port inside the sandbox. */
   readonly port: number;
@@ -536,6 +573,11 @@ export type Readiness = {
     readonly ok: boolean;
     readonly reason?: string;
   }[];
+};
+
+export type ResizePool = {
+  /** How many wait, from 1 to 256. */
+  readonly size: number;
 };
 
 export type SandboxLogs = {

@@ -7,6 +7,7 @@ import type { ConsoleOperations } from "../sandbox/console/operations.ts";
 import type { ExecutionOperations } from "../sandbox/executions/operations.ts";
 import type { FileOperations } from "../sandbox/files/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
+import type { PoolOperations } from "../sandbox/pools/operations.ts";
 import type { PortOperations } from "../sandbox/ports/operations.ts";
 import type { SnapshotOperations } from "../sandbox/snapshots/operations.ts";
 import type { Store } from "../state/change.ts";
@@ -52,6 +53,7 @@ export interface HttpDependencies {
   readonly ports: PortOperations;
   readonly snapshots: SnapshotOperations;
   readonly consoles: ConsoleOperations;
+  readonly pools: PoolOperations;
   readonly templates: Pick<TemplateStore, "list" | "get">;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;

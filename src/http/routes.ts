@@ -10,6 +10,7 @@ import { fileRoutes } from "./files/routes.ts";
 import { treeRoutes } from "./files/tree-routes.ts";
 import { hostRoutes } from "./host/routes.ts";
 import { openApiRoute } from "./openapi.ts";
+import { poolRoutes } from "./pools/routes.ts";
 import { portRoutes } from "./ports/routes.ts";
 import type { Route } from "./route.ts";
 import { sandboxRoutes } from "./sandboxes/routes.ts";
@@ -30,6 +31,7 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...portRoutes(dependencies.ports),
     ...snapshotRoutes(dependencies.snapshots),
     ...consoleRoutes(dependencies, streams),
+    ...poolRoutes(dependencies),
     ...templateRoutes(dependencies.templates),
     ...changeSetRoutes(dependencies),
     ...executionRoutes(dependencies.executions, dependencies.telemetry.log, streams),

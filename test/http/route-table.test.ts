@@ -40,6 +40,8 @@ const BODIES: Record<string, unknown> = {
   restore: { tag: "kept" },
   "start-from-snapshot": { tag: "kept" },
   "executions/:eid/resize": { cols: 80, rows: 24 },
+  "/v1/pools": { name: "new", size: 1, template: {} },
+  "/v1/pools/:name/resize": { size: 1 },
 };
 
 const EXECUTION = "e1";
@@ -74,13 +76,18 @@ function call(route: Route, id: string, token?: string) {
     if (/stream$/.test(route.path)) execution.exit();
   }
   harness.snapshots.tags.set(id, [{ tag: "kept", takenAtUnixMs: 0, bytes: 0 }]);
+  harness.pools.byName.clear();
+  if (route.path.includes(":name")) harness.pools.add("kept", 2);
   harness.files.content.set("/a", new Uint8Array(1));
   // A watch of a directory that stays would not end.
   harness.files.changes = [{ ended: "directory" }];
   harness.ports.exposed.clear();
   if (label(route) === "DELETE /v1/sandboxes/:id/expose") harness.ports.exposed.set(80, { port: 80, hostPort: 4000 });
   const query = queryOf(route);
-  const path = `${route.path.replace(":id", id).replace(":eid", EXECUTION).replace(":tag", "kept")}${query}`;
+  const path = `${route.path
+    .replace(":id", id)
+    .replace(":eid", EXECUTION)
+    .replace(/:tag|:name/, "kept")}${query}`;
   return harness.call(route.method, path, { token, json: bodyOf(route), isEndless: path === "/v1/events/stream" });
 }
 

@@ -1,21 +1,21 @@
-// `?ready=exec`: a create is answered only when a first command has run, with how long each part took.
+// `?ready=exec`: a create or a claim is answered only when a first command has run, with how long each part took.
 import { asAgentError } from "../../errors/agent-error.ts";
-import type { Caller, CreateSandboxRequest, Operations, VmRecord } from "../../sandbox/operations.ts";
+import type { Caller, Operations, VmRecord } from "../../sandbox/operations.ts";
 
 interface ReadyQuery {
   readonly ready?: string;
   readonly wait_first_command?: string;
 }
 
-/** A sandbox whose first command fails is there all the same, and its record says why. */
-export async function created(
-  operations: Operations,
+/** The sandbox that `make` makes. One whose first command fails is there all the same, and its record says why. */
+export async function whenReady(
+  operations: Pick<Operations, "ping" | "process">,
   caller: Caller,
-  request: CreateSandboxRequest,
   query: ReadyQuery,
+  make: () => Promise<VmRecord>,
 ): Promise<VmRecord> {
   const beganMs = performance.now();
-  const record = await operations.create(caller, request);
+  const record = await make();
   if (query.ready !== "exec" && query.wait_first_command !== "true") return record;
   const createdMs = performance.now();
   try {

@@ -7,7 +7,7 @@ import { defineRoute, type Route } from "../route.ts";
 import { vmRecordSchema } from "../schema.ts";
 import { createRequest } from "./create.ts";
 import { createVmRequest } from "./create-vm.ts";
-import { created } from "./ready.ts";
+import { whenReady } from "./ready.ts";
 import {
   createBody,
   createVmBody,
@@ -60,7 +60,7 @@ function collectionRoutes({ operations, templates }: HttpDependencies): readonly
       query: readyQuery,
       handler: async ({ caller, body, query, idempotency }) => {
         const request = await createRequest(caller, body, readTemplate);
-        return await created(operations, caller, { ...request, idempotency }, query);
+        return await whenReady(operations, caller, query, () => operations.create(caller, { ...request, idempotency }));
       },
     }),
     defineRoute({
@@ -75,8 +75,10 @@ function collectionRoutes({ operations, templates }: HttpDependencies): readonly
       success: { status: 201, schema: vmRecordSchema },
       idempotent: true,
       errors: CREATE_FAILURES,
-      handler: async ({ caller, body, query, idempotency }) =>
-        await created(operations, caller, { ...createVmRequest(caller, body), idempotency }, query),
+      handler: async ({ caller, body, query, idempotency }) => {
+        const request = createVmRequest(caller, body);
+        return await whenReady(operations, caller, query, () => operations.create(caller, { ...request, idempotency }));
+      },
     }),
     defineRoute({
       method: "GET",

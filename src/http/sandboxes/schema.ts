@@ -3,7 +3,7 @@ import { Type } from "@sinclair/typebox";
 import { limits } from "../../config/limits.ts";
 import { listOf, nullable, vmRecordSchema } from "../schema.ts";
 
-const name = Type.String({ minLength: 1, maxLength: limits.sandboxNameMaxChars });
+export const sandboxName = Type.String({ minLength: 1, maxLength: limits.sandboxNameMaxChars });
 const labelValue = Type.String({ maxLength: limits.labelMaxChars });
 const unavailable = (description: string) =>
   Type.Optional(Type.Unknown({ description: `${description} Not in this build.` }));
@@ -22,7 +22,7 @@ const procbox = Type.Object(
 export const createBody = Type.Object(
   {
     id: Type.Optional(Type.String({ description: "1 to 64 of A-Z, a-z, 0-9 and -; a UUID when absent." })),
-    name: Type.Optional(name),
+    name: Type.Optional(sandboxName),
     tenant: Type.Optional(Type.String({ minLength: 1, maxLength: limits.labelMaxChars })),
     labels: Type.Optional(Type.Record(Type.String(), labelValue)),
     ttl_seconds: Type.Optional(
@@ -62,7 +62,7 @@ export const pauseBody = Type.Object(
 export const createVmBody = Type.Object(
   {
     id: createBody.properties.id,
-    name: Type.Optional(name),
+    name: Type.Optional(sandboxName),
     tenant: createBody.properties.tenant,
     labels: createBody.properties.labels,
     ttl_seconds: createBody.properties.ttl_seconds,
@@ -87,7 +87,7 @@ export const readyQuery = Type.Object({
 
 export const patchBody = Type.Object(
   {
-    name: Type.Optional(name),
+    name: Type.Optional(sandboxName),
     labels: Type.Optional(
       Type.Record(Type.String(), nullable(labelValue), { description: "Merged into the labels; null removes one." }),
     ),

@@ -11,6 +11,7 @@ import { checkResponse } from "./checker.ts";
 import { FakeConsoles } from "./consoles.ts";
 import { FakeExecutions } from "./executions.ts";
 import { FakeFiles } from "./files.ts";
+import { FakePools } from "./pools.ts";
 import { FakePorts } from "./ports.ts";
 import { FakeOperations } from "./operations.ts";
 import { FakeSnapshots } from "./snapshots.ts";
@@ -73,6 +74,7 @@ export class Harness {
   readonly ports = new FakePorts();
   readonly snapshots = new FakeSnapshots(this.operations);
   readonly consoles = new FakeConsoles();
+  readonly pools = new FakePools(this.operations);
   readonly templates = new FakeTemplates();
   readonly events = new EventBus(this.store);
   readonly audit: AuditEntry[] = [];
@@ -122,6 +124,7 @@ export class Harness {
       ports: this.ports,
       snapshots: this.snapshots,
       consoles: this.consoles,
+      pools: this.pools,
       templates: this.templates,
       store,
       events: this.events,
