@@ -15,6 +15,7 @@ import { sandboxFileCommands } from "./commands/sandbox-files.ts";
 import { sandboxPortCommands } from "./commands/sandbox-ports.ts";
 import { sandboxSessionCommands } from "./commands/sandbox-session.ts";
 import { sandboxWorkCommands } from "./commands/sandbox-work.ts";
+import { poolCommands } from "./commands/pool.ts";
 import { serveCommand } from "./commands/serve.ts";
 import { templateCommands } from "./commands/template.ts";
 import { versionCommand } from "./commands/version.ts";
@@ -60,6 +61,7 @@ export const commands: readonly Command[] = [
   ...machineCommands,
   eventsCommand,
   ...templateCommands,
+  ...poolCommands,
   ...configCommands,
   ...pluginCommands,
   versionCommand,

@@ -47,7 +47,7 @@ export const sandboxCreate: Command = {
     const body = await sandboxBody(invocation, terminal);
     const client = await connect(invocation, terminal);
     const record = await client.create(body as CreateSandbox, createOptions(invocation));
-    return await told(record, invocation, terminal);
+    return await tellMade(record, invocation, terminal);
   },
 };
 
@@ -85,7 +85,7 @@ export const machineCreate: Command = {
       template === undefined
         ? await client.createVm({ ...spec, ...given } as CreateVm, options)
         : await client.create({ template, ...given }, options);
-    return await told(record, invocation, terminal);
+    return await tellMade(record, invocation, terminal);
   },
 };
 
@@ -94,8 +94,8 @@ function createOptions(invocation: Invocation): CreateOptions {
   return { ...within(CREATE_TIMEOUT_MS), ...ready };
 }
 
-/** A machine whose first command did not run is there all the same. */
-async function told(record: VmRecord, invocation: Invocation, terminal: Terminal): Promise<number> {
+/** Prints what was made. A machine whose first command did not run is there all the same, and the status is 1. */
+export async function tellMade(record: VmRecord, invocation: Invocation, terminal: Terminal): Promise<number> {
   await terminal.out(invocation.output === "json" ? json(record) : `${record.id}\n`);
   const failure = record.first_command_error;
   if (typeof failure !== "string") return EXIT.success;
@@ -144,7 +144,8 @@ function commonFields(invocation: Invocation): Record<string, unknown> {
   });
 }
 
-async function readObject(option: string, file: string, terminal: Terminal): Promise<Record<string, unknown>> {
+/** JSON of a file, or of stdin for `-`. Throws `UsageError` when it is no object. */
+export async function readObject(option: string, file: string, terminal: Terminal): Promise<Record<string, unknown>> {
   const bytes = file === "-" ? await terminal.input(REQUEST_MAX_BYTES) : await readBytes(file, REQUEST_MAX_BYTES);
   try {
     const body: unknown = JSON.parse(new TextDecoder().decode(bytes));
