@@ -189,6 +189,8 @@ export const limits = {
   guestIdleMs: 30 * 1000,
   guestPongTimeoutMs: 10 * 1000,
   guestTextMaxChars: 1024,
+  /** What waits for the guest to read it, beyond which no stream adds content. */
+  guestCongestedBytes: 4 * MIB,
   guestUnsentMaxBytes: 128 * MIB,
   guestLineMaxBytes: 96 * MIB,
 
@@ -226,6 +228,10 @@ holds(
   "the guest's ring does not fill before it is told what may go",
 );
 holds(limits.stdinPieceMaxBytes + 64 * KIB < limits.frameMaxBytes, "a piece of input fits a frame");
+holds(
+  limits.guestCongestedBytes + limits.runningExecutionsMax * limits.stdinPieceMaxBytes < limits.guestUnsentMaxBytes,
+  "content and a piece of input for each execution are not too much for a guest that reads",
+);
 holds(limits.commandMaxBytes < limits.jsonBodyMaxBytes, "a command fits a JSON body");
 holds(
   limits.sshWindowMinBytes * limits.sshChannelsPerConnectionMax <= limits.sshWindowsPerConnectionBytes,

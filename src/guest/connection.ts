@@ -71,7 +71,7 @@ export class GuestConnection {
     const frame = encodeOpen(id, op, args);
     this.#lastStreamId = id;
     const deadline = timeoutMs > 0 ? setTimeout(() => this.#expire(id, timeoutMs), timeoutMs) : null;
-    const stream = new GuestStream(id, op, handler, (bytes) => this.#socket.write(bytes), deadline);
+    const stream = new GuestStream(id, op, handler, this.#socket, deadline);
     if (this.#failure !== null) {
       stream.over();
       handler.failed(this.#failure);
@@ -101,6 +101,16 @@ export class GuestConnection {
     }
     this.#streams.clear();
     this.#onEnd();
+  }
+
+  /** The socket takes content again. Those that send go on by turns: whoever had one comes last the next time. */
+  drained(): void {
+    for (const [id, stream] of [...this.#streams]) {
+      if (this.#socket.isCongested) return;
+      if (stream.handler.credit === undefined || !this.#streams.delete(id)) continue;
+      this.#streams.set(id, stream);
+      stream.drained();
+    }
   }
 
   closed(reason: string): void {

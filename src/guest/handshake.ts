@@ -75,6 +75,7 @@ class Handshake {
     const events = {
       received: (bytes: Uint8Array) => this.#receive(bytes),
       began: () => this.#began(),
+      drained: () => this.#connection?.drained(),
       closed: (reason: string) => this.#closed(reason),
     };
     try {

@@ -159,6 +159,29 @@ describe("a connection", () => {
     expect((await peer.next()).message.d).toEqual(bytes("xt"));
   });
 
+  test("waits for the others where all at once have much to send, and none is cut", async () => {
+    const count = limits.guestUnsentMaxBytes / MIB + 8;
+    const received = new Map<number, number>();
+    const arrived = Promise.withResolvers<void>();
+    const guest = await ports(async (c) => {
+      for (let n = 1; n <= count; n += 1) {
+        const { stream } = await c.next();
+        c.send(stream, FrameKind.event, { event: "connected" });
+      }
+      for (let whole = 0; whole < count;) {
+        const { stream, message } = await c.next();
+        const length = (received.get(stream) ?? 0) + (message.d as Uint8Array).length;
+        received.set(stream, length);
+        if (length === MIB) whole += 1;
+      }
+      arrived.resolve();
+    });
+    const connections = await Promise.all(Array.from({ length: count }, () => guest.connect(80)));
+    await Promise.all(connections.map((connection) => connection.write(new Uint8Array(MIB))));
+    await arrived.promise;
+    expect([...received.values()]).toEqual(Array.from({ length: count }, () => MIB));
+  });
+
   test("grants credit for what was read only", async () => {
     const news: number[] = [];
     const guest = await connected(async (c) => {

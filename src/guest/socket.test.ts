@@ -1,7 +1,7 @@
 import { afterEach, expect, test } from "bun:test";
 import { limits } from "../config/limits.ts";
 import { GuestSocket } from "./socket.ts";
-import { FakePeer } from "./testing/peer.ts";
+import { FakePeer, type PeerConnection } from "./testing/peer.ts";
 
 const MIB = 1024 * 1024;
 let peer: FakePeer | null = null;
@@ -19,6 +19,25 @@ test("bytes arrive in order, also when the kernel does not take them at once", a
   for (let at = 0; at < expected.length; at += 100_000) socket.write(Buffer.from(expected.slice(at, at + 100_000)));
   socket.write(Buffer.from("\n"));
   expect((await heard.promise) === expected).toBe(true);
+  socket.destroy();
+});
+
+test("too much that waits is told, and when it does not wait any more", async () => {
+  const reading = Promise.withResolvers<PeerConnection>();
+  peer = new FakePeer(async (connection) => {
+    connection.pause();
+    reading.resolve(connection);
+  });
+  const drained = Promise.withResolvers<void>();
+  const events = { received: () => {}, closed: () => {}, drained: () => drained.resolve() };
+  const socket = await GuestSocket.connect(peer.path, events);
+  const connection = await reading.promise;
+  expect(socket.isCongested).toBe(false);
+  socket.write(new Uint8Array(2 * limits.guestCongestedBytes));
+  expect(socket.isCongested).toBe(true);
+  connection.resume();
+  await drained.promise;
+  expect(socket.isCongested).toBe(false);
   socket.destroy();
 });
 

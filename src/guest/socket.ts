@@ -9,6 +9,8 @@ export interface SocketEvents {
   received(bytes: Uint8Array): void;
   /** On a device: the peer begins anew, and what it sent before belongs to something that is over. */
   began?(): void;
+  /** It is no longer congested. */
+  drained?(): void;
   /** Once, for whatever reason; not after `destroy`. */
   closed(reason: string): void;
 }
@@ -21,6 +23,7 @@ export class GuestSocket {
   /** What the kernel has not taken, oldest first. */
   #unsent: Uint8Array[] = [];
   #unsentBytes = 0;
+  #wasCongested = false;
 
   private constructor(events: SocketEvents, device: boolean) {
     this.#events = events;
@@ -61,11 +64,17 @@ export class GuestSocket {
     this.#send(this.#decoder === null ? bytes : encodeForDevice(bytes));
   }
 
+  /** So much waits for the peer that content should wait elsewhere; `drained` tells when that is over. */
+  get isCongested(): boolean {
+    return this.#unsentBytes >= limits.guestCongestedBytes;
+  }
+
   /** Closes without a further event. */
   destroy(): void {
     const socket = this.#socket;
     this.#socket = null;
     this.#unsent = [];
+    this.#unsentBytes = 0;
     socket?.terminate();
   }
 
@@ -80,6 +89,7 @@ export class GuestSocket {
     if (taken === bytes.length) return;
     this.#unsent.push(bytes.subarray(taken));
     this.#unsentBytes += bytes.length - taken;
+    this.#wasCongested ||= this.isCongested;
     if (this.#unsentBytes > limits.guestUnsentMaxBytes) this.#close("the peer does not read");
   }
 
@@ -95,6 +105,9 @@ export class GuestSocket {
       sent++;
     }
     this.#unsent.splice(0, sent);
+    if (!this.#wasCongested || this.#unsentBytes > limits.guestCongestedBytes / 2) return;
+    this.#wasCongested = false;
+    this.#events.drained?.();
   }
 
   #close(reason: string): void {

@@ -13,17 +13,24 @@ export interface StreamHandler {
    * back.
    */
   data?(channel: number, content: Uint8Array, message: Fields): void;
-  /** The host may send more. */
+  /** The host may be able to send more. */
   credit?(): void;
   ended(message: Fields): void;
   failed(error: AgentError): void;
+}
+
+/** Where frames go. */
+export interface Outlet {
+  write(frame: Uint8Array): void;
+  /** Content has to wait. */
+  readonly isCongested: boolean;
 }
 
 export class GuestStream {
   readonly id: number;
   readonly op: string;
   readonly handler: StreamHandler;
-  readonly #write: (frame: Uint8Array) => void;
+  readonly #outlet: Outlet;
   readonly #deadline: Timer | null;
   /** Bytes of DATA that the guest may still send. */
   #receivable: number = limits.streamCreditBytes;
@@ -31,29 +38,23 @@ export class GuestStream {
   #consumed = 0;
   #sendable: number = limits.streamCreditBytes;
 
-  constructor(
-    id: number,
-    op: string,
-    handler: StreamHandler,
-    write: (frame: Uint8Array) => void,
-    deadline: Timer | null,
-  ) {
+  constructor(id: number, op: string, handler: StreamHandler, outlet: Outlet, deadline: Timer | null) {
     this.id = id;
     this.op = op;
     this.handler = handler;
-    this.#write = write;
+    this.#outlet = outlet;
     this.#deadline = deadline;
   }
 
-  /** Bytes of DATA that may be sent now. */
+  /** Bytes of DATA that may be sent now; the handler is told when there are more. */
   get sendable(): number {
-    return this.#sendable;
+    return this.#outlet.isCongested ? 0 : this.#sendable;
   }
 
   /** Sends DATA; at most `sendable` bytes and at most one frame's worth. */
   send(channel: number, content: Uint8Array, eof: boolean): void {
     this.#sendable -= content.length;
-    this.#write(encodeData(this.id, channel, content, eof));
+    this.#outlet.write(encodeData(this.id, channel, content, eof));
   }
 
   /** Lets the guest send as many bytes more. Small amounts are gathered, so that not every frame costs another. */
@@ -63,12 +64,12 @@ export class GuestStream {
     const n = this.#consumed;
     this.#consumed = 0;
     this.#receivable += n;
-    this.#write(encodeFrame(this.id, FrameKind.credit, { n }));
+    this.#outlet.write(encodeFrame(this.id, FrameKind.credit, { n }));
   }
 
   /** Tells the guest that nobody waits for the answer any more. */
   cancel(): void {
-    this.#write(encodeFrame(this.id, FrameKind.cancel, {}));
+    this.#outlet.write(encodeFrame(this.id, FrameKind.cancel, {}));
   }
 
   /** Accounts for DATA that arrived. Throws `ProtocolViolation` when it is more than was granted. */
@@ -82,6 +83,11 @@ export class GuestStream {
     this.#sendable += bytes;
     if (this.#sendable > Number.MAX_SAFE_INTEGER) throw new ProtocolViolation("more credit than a stream can hold");
     this.handler.credit?.();
+  }
+
+  /** The outlet is no longer congested. */
+  drained(): void {
+    if (this.#sendable > 0) this.handler.credit?.();
   }
 
   /** Stops the deadline. */

@@ -91,6 +91,11 @@ export class PeerConnection {
     this.#socket.pause();
   }
 
+  /** Reads again. */
+  resume(): void {
+    this.#socket.resume();
+  }
+
   cut(): void {
     this.#socket.terminate();
   }
