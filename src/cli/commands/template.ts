@@ -118,9 +118,13 @@ const show: Command = {
   summary: "Show a template: its kernel, its root and what made them.",
   arguments: [{ name: "NAME" }],
   client: false,
-  options: [],
+  options: [{ name: "verify", description: "Check every file against its hash; exit with 1 when one differs." }],
   async run(invocation, terminal) {
     const template = await withStore(invocation, terminal, (store) => store.get(invocation.argument("NAME")));
+    if (invocation.flag("verify")) {
+      const { verifyTemplate } = await import("../../templates/verify.ts");
+      await verifyTemplate(template);
+    }
     await terminal.out(invocation.output === "json" ? json(shown(template)) : details(template));
     return EXIT.success;
   },
