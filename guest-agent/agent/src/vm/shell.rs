@@ -21,7 +21,9 @@ pub fn open(cols: u16, rows: u16) -> Result<Shell, Fault> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     terminal::give(&mut command, name);
     let mut child = command.spawn().map_err(failed)?;
-    child.id().map(oom::expose);
+    if let Some(process) = child.id() {
+        oom::expose(process);
+    }
     // A task of its own waits for it, so that a session that is given up leaves no zombie.
     let waiting = spawn_local(async move { child.wait().await });
     let ended = Box::pin(async {
