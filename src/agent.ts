@@ -94,6 +94,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     snapshots: core.snapshots,
     consoles: core.consoles,
     pools: core.pools,
+    resources: core.resources,
     templates: new TemplateStore(config.sandbox.templates_dir ?? join(config.state_dir, "templates"), (path) =>
       FileLock.take(path),
     ),

@@ -1,7 +1,8 @@
 // The control group of one virtual machine: one group a hierarchy, with the memory of the guest and of QEMU as its bound.
 import { join } from "node:path";
 import type { JsonObject } from "../../src/contracts/json.ts";
-import { type CgroupHost, CONTROLLERS, type LimitFile, makeGroups, SLICE } from "../host/cgroup.ts";
+import { type CgroupHost, CONTROLLERS, enableMore, type LimitFile, makeGroups, SLICE } from "../host/cgroup.ts";
+import type { GroupPlaces } from "../host/resources.ts";
 
 const MIB = 1024 * 1024;
 /** QEMU has a thread a virtual CPU and some for its disks. */
@@ -22,6 +23,7 @@ export function planGroups(host: CgroupHost, shortName: string): MachineGroups {
 }
 
 export async function makeMachineGroups(host: CgroupHost, groups: MachineGroups, memoryMib: number): Promise<void> {
+  await enableMore(host);
   await makeGroups(host, groups.dirs, [], limitFiles(host, groups, String(memoryMib * MIB)));
 }
 
@@ -36,6 +38,12 @@ function limitFiles(host: CgroupHost, { dirs }: MachineGroups, bytes: string): L
       ...(has("pids") ? [{ path: join(dir, "pids.max"), value: String(TASKS_MAX) }] : []),
     ];
   });
+}
+
+/** Where the limits of a machine lie. */
+export function groupPlaces(host: CgroupHost, shortName: string): GroupPlaces {
+  const below = (mount: string | null | undefined) => (mount == null ? null : join(mount, SLICE, shortName));
+  return { v2: below(host.v2), memoryV1: below(host.v1.memory), pidsV1: below(host.v1.pids) };
 }
 
 export function groupData({ dirs }: MachineGroups): JsonObject {

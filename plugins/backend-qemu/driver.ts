@@ -13,10 +13,11 @@ import { type CgroupHost, findCgroups, removeCgroups } from "../host/cgroup.ts";
 import { writeConfigDisk } from "../host/config-disk.ts";
 import { startHelper, type WaitingHelper } from "../host/helper.ts";
 import { isAlive, killAndWait, recordedIdentity } from "../host/process.ts";
+import { GroupResources, memoryOf } from "../host/resources.ts";
 import { uidIsClean } from "../host/uid.ts";
 import { AGENT_SOCKET, CONSOLE_LOG, type MachineFiles, QMP_SOCKET, qemuArguments, SERIAL_SOCKET } from "./arguments.ts";
 import { type QemuHost, qemuHost } from "./capabilities.ts";
-import { groupData, type MachineGroups, makeMachineGroups, planGroups } from "./cgroup.ts";
+import { groupData, groupPlaces, type MachineGroups, makeMachineGroups, planGroups } from "./cgroup.ts";
 import { type DiskTool, ensureDisk, listSnapshots, PROGRAM_PATHS, removeSnapshot } from "./disk-tool.ts";
 import { lastLines, MachineInstance } from "./instance.ts";
 import { Monitor } from "./monitor.ts";
@@ -57,6 +58,13 @@ export async function createDriver(context: PluginContext<QemuOptions>): Promise
     launch: (request) => driver.launch(request),
     adopt: (request) => driver.adopt(request),
     consoleLog: (instanceDir) => join(instanceDir, WORK_DIR, CONSOLE_LOG),
+    resources: {
+      limit: async (instance, limits) => await machineOf(instance).resources.limit(limits),
+      use: async (instance) => await machineOf(instance).resources.use(),
+      pressure: async (instance) => await machineOf(instance).resources.pressure(),
+      cpuset: async (instance) => await machineOf(instance).resources.cpuset(),
+      memory: (instance) => memoryOf(instance.identity),
+    },
     pause: {
       pause: (instance) => machineOf(instance).monitor.freeze(),
       resume: (instance) => machineOf(instance).monitor.resume(),
@@ -160,6 +168,7 @@ class QemuDriver {
       processLog,
       token: request.token,
       guest: this.#context.guest,
+      resources: this.#resources(request.shortName),
       exited: helper.exited,
     });
   }
@@ -175,6 +184,7 @@ class QemuDriver {
       processLog: join(request.instanceDir, PROCESS_LOG),
       token: request.token,
       guest: this.#context.guest,
+      resources: this.#resources(request.shortName),
     });
   }
 
@@ -236,6 +246,10 @@ class QemuDriver {
   /** As root every sandbox has a uid of its own; otherwise all run as the agent's user. */
   #isRoot(): boolean {
     return this.#context.host.uid === 0;
+  }
+
+  #resources(shortName: string): GroupResources | null {
+    return this.#cgroups === null ? null : new GroupResources(groupPlaces(this.#cgroups, shortName));
   }
 
   #uid(request: LaunchRequest): number | null {

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import type { Instance, InstanceEnd, ProcessIdentity } from "../../src/contracts/backend.ts";
 import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
+import type { GroupResources } from "../host/resources.ts";
 import { isAlive, signal, waitGone } from "../host/process.ts";
 import { AGENT_SOCKET, CONSOLE_LOG, SERIAL_SOCKET } from "./arguments.ts";
 import { MachineConsole, trimLog } from "./console.ts";
@@ -29,6 +30,8 @@ export interface MachineOptions {
   readonly processLog: string;
   readonly token: string;
   readonly guest: GuestConnector;
+  /** Null without control groups. */
+  readonly resources: GroupResources | null;
   /** Resolves when this agent's own child ended; absent for an adopted machine. */
   readonly exited?: Promise<unknown>;
 }
@@ -56,6 +59,15 @@ export class MachineInstance implements Instance {
 
   get monitor(): Monitor {
     return this.#options.monitor;
+  }
+
+  /** Throws `CAPABILITY_MISSING` on a host without control groups. */
+  get resources(): GroupResources {
+    const { resources } = this.#options;
+    if (resources !== null) return resources;
+    throw new AgentError("CAPABILITY_MISSING", "the agent has no control groups without root", {
+      details: { capability: "cgroup" },
+    });
   }
 
   channel(): Promise<GuestChannel> {

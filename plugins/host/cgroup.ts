@@ -50,6 +50,23 @@ export function missingControllers(host: CgroupHost): Controller[] {
   );
 }
 
+/** Controllers of the unified hierarchy that only bound what somebody asks to bound. */
+const MORE_CONTROLLERS = ["cpu", "cpuset", "io"];
+
+/**
+ * Lets the groups of the slice have the controllers that are not needed, as far as the unified hierarchy has them and
+ * gives them. Limits that need one of the others are refused where they are asked for.
+ */
+export async function enableMore({ v2 }: CgroupHost): Promise<void> {
+  if (v2 === null) return;
+  await mkdir(join(v2, SLICE), { recursive: true });
+  for (const dir of [v2, join(v2, SLICE)]) {
+    for (const controller of MORE_CONTROLLERS) {
+      await writeFile(join(dir, "cgroup.subtree_control"), `+${controller}`).catch(() => undefined);
+    }
+  }
+}
+
 /** A limit and the file that holds it. */
 export interface LimitFile {
   readonly path: string;

@@ -460,6 +460,20 @@ export type ListeningPort = {
   readonly process?: string;
 };
 
+export type MemoryUse = {
+  readonly vm_id: string;
+  readonly configured_mib: number;
+  readonly usage: {
+    readonly rss_kib: number;
+    readonly pss_kib: number;
+    readonly private_kib: number;
+    readonly shared_kib: number;
+    readonly swap_kib: number;
+  } | null;
+  /** No backend of this build has one. */
+  readonly balloon: null;
+};
+
 export type Ok = {
   readonly ok: true;
 };
@@ -580,6 +594,62 @@ export type ResizePool = {
   readonly size: number;
 };
 
+export type ResourcePressure = {
+  readonly cpu: {
+    readonly some: {
+      readonly avg10: number;
+      readonly avg60: number;
+      readonly avg300: number;
+      readonly total_usec: number;
+    };
+    readonly full: {
+      readonly avg10: number;
+      readonly avg60: number;
+      readonly avg300: number;
+      readonly total_usec: number;
+    } | null;
+  };
+  readonly memory: {
+    readonly some: {
+      readonly avg10: number;
+      readonly avg60: number;
+      readonly avg300: number;
+      readonly total_usec: number;
+    };
+    readonly full: {
+      readonly avg10: number;
+      readonly avg60: number;
+      readonly avg300: number;
+      readonly total_usec: number;
+    } | null;
+  };
+  readonly io: {
+    readonly some: {
+      readonly avg10: number;
+      readonly avg60: number;
+      readonly avg300: number;
+      readonly total_usec: number;
+    };
+    readonly full: {
+      readonly avg10: number;
+      readonly avg60: number;
+      readonly avg300: number;
+      readonly total_usec: number;
+    } | null;
+  };
+};
+
+/** Null: not counted, or no bound. */
+export type ResourceStats = {
+  readonly cpu_usage_usec: number | null;
+  readonly memory_current_bytes: number | null;
+  readonly memory_max_bytes: number | null;
+  readonly pids_current: number | null;
+  readonly pids_max: number | null;
+  readonly io_read_bytes: number | null;
+  readonly io_write_bytes: number | null;
+};
+
 export type SandboxLogs = {
   readonly status: "creating" | "running" | "paused" | "stopped" | "failed";
   /** Sandboxes are not made from container images. */
@@ -590,6 +660,16 @@ export type SandboxLogs = {
   readonly health: null;
   /** The last lines of the console. */
   readonly log: string;
+};
+
+export type SetResources = {
+  /** Of one processor. */
+  readonly cpu_quota_percent?: number;
+  readonly memory_max_bytes?: number;
+  readonly io_weight?: number;
+  readonly pids_max?: number;
+  /** Processors of the host, such as 0-3,6. */
+  readonly cpuset_cpus?: string;
 };
 
 export type Snapshot = {

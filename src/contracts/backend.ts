@@ -110,6 +110,64 @@ export interface Snapshots {
   restore?(instance: Instance, volume: Volume, tag: string): Promise<void>;
 }
 
+/** What a sandbox may use of the host; absent = as it is. Bytes and counts are of the guest and what runs it together. */
+export interface ResourceLimits {
+  /** Of one processor: 150 is one and a half. */
+  readonly cpuQuotaPercent?: number;
+  readonly memoryMaxBytes?: number;
+  /** 1 to 10000, beside other sandboxes; 100 is usual. */
+  readonly ioWeight?: number;
+  readonly pidsMax?: number;
+  /** Processors of the host as the kernel lists them: `0-3,6`. */
+  readonly cpusetCpus?: string;
+}
+
+/** What a sandbox uses at this moment, or used since it was launched. Null: the host does not count it. */
+export interface ResourceUse {
+  readonly cpuUsageUs: number | null;
+  readonly memoryBytes: number | null;
+  /** Null also when there is no bound; of `pidsMax` likewise. */
+  readonly memoryMaxBytes: number | null;
+  readonly pids: number | null;
+  readonly pidsMax: number | null;
+  readonly ioReadBytes: number | null;
+  readonly ioWriteBytes: number | null;
+}
+
+/** How much of the time some, or all, of a sandbox waited for a resource. */
+export interface PressureShares {
+  readonly avg10: number;
+  readonly avg60: number;
+  readonly avg300: number;
+  readonly totalUs: number;
+}
+
+export interface Pressure {
+  readonly some: PressureShares;
+  /** Null where the host does not tell. */
+  readonly full: PressureShares | null;
+}
+
+/** Memory of the host that a sandbox's process holds, in KiB. */
+export interface MemoryUse {
+  readonly rssKib: number;
+  readonly pssKib: number;
+  readonly privateKib: number;
+  readonly sharedKib: number;
+  readonly swapKib: number;
+}
+
+/** The host's side of a running sandbox. What this host cannot do or tell is `CAPABILITY_MISSING`, and names it. */
+export interface HostResources {
+  /** Holds until the sandbox stops. Nothing is changed when one of the limits cannot be set. */
+  limit(instance: Instance, limits: ResourceLimits): Promise<void>;
+  use(instance: Instance): Promise<ResourceUse>;
+  pressure(instance: Instance): Promise<Readonly<Record<"cpu" | "memory" | "io", Pressure>>>;
+  /** Processors and memory nodes that the sandbox may run on. */
+  cpuset(instance: Instance): Promise<{ readonly cpus: string; readonly mems: string }>;
+  memory(instance: Instance): Promise<MemoryUse>;
+}
+
 export interface Backend {
   /** Release functions by resource kind, for every kind that this backend journals. */
   readonly releases: Readonly<Record<string, Release>>;
@@ -127,6 +185,8 @@ export interface Backend {
    * and begun again. The sandbox's own user may write it. It stays while the sandbox is stopped.
    */
   readonly consoleLog?: (instanceDir: string) => string;
+  /** Facet: what its sandboxes use of the host can be told and bounded. */
+  readonly resources?: HostResources;
   /** Facet: freezes and thaws in place. */
   readonly pause?: { pause(instance: Instance): Promise<void>; resume(instance: Instance): Promise<void> };
   /**

@@ -9,6 +9,7 @@ import type { FileOperations } from "../sandbox/files/operations.ts";
 import type { Operations } from "../sandbox/operations.ts";
 import type { PoolOperations } from "../sandbox/pools/operations.ts";
 import type { PortOperations } from "../sandbox/ports/operations.ts";
+import type { ResourceOperations } from "../sandbox/resources/operations.ts";
 import type { SnapshotOperations } from "../sandbox/snapshots/operations.ts";
 import type { Store } from "../state/change.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
@@ -54,6 +55,7 @@ export interface HttpDependencies {
   readonly snapshots: SnapshotOperations;
   readonly consoles: ConsoleOperations;
   readonly pools: PoolOperations;
+  readonly resources: ResourceOperations;
   readonly templates: Pick<TemplateStore, "list" | "get">;
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;

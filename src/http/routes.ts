@@ -12,6 +12,7 @@ import { hostRoutes } from "./host/routes.ts";
 import { openApiRoute } from "./openapi.ts";
 import { poolRoutes } from "./pools/routes.ts";
 import { portRoutes } from "./ports/routes.ts";
+import { resourceRoutes } from "./resources/routes.ts";
 import type { Route } from "./route.ts";
 import { sandboxRoutes } from "./sandboxes/routes.ts";
 import { serviceRoutes } from "./service/routes.ts";
@@ -31,6 +32,7 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...portRoutes(dependencies.ports),
     ...snapshotRoutes(dependencies.snapshots),
     ...consoleRoutes(dependencies, streams),
+    ...resourceRoutes(dependencies),
     ...poolRoutes(dependencies),
     ...templateRoutes(dependencies.templates),
     ...changeSetRoutes(dependencies),

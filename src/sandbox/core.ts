@@ -26,6 +26,8 @@ import { pause, restart, resume, start, stop } from "./power.ts";
 import { Reaper } from "./reaper.ts";
 import { type ReconcileReport, reconcile } from "./reconcile.ts";
 import { remove } from "./remove.ts";
+import type { ResourceOperations } from "./resources/operations.ts";
+import { resourceOperations } from "./resources/resources.ts";
 import { abortDryRuns, dismissReaders, letGo } from "./shutdown.ts";
 import type { Sandbox } from "./sandbox.ts";
 import type { SnapshotOperations } from "./snapshots/operations.ts";
@@ -40,6 +42,7 @@ export interface SandboxCore {
   readonly snapshots: SnapshotOperations;
   readonly consoles: ConsoleOperations;
   readonly pools: PoolOperations;
+  readonly resources: ResourceOperations;
   /** Reads the state and adopts, rolls back or rolls forward everything in it. Once, before anything listens. */
   reconcile(): Promise<ReconcileReport>;
   /** Begins the periodic work and the watch over workspaces. Once, after reconciling. */
@@ -72,6 +75,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
     snapshots: snapshotOperations(context),
     consoles: consoleOperations(context),
     pools: poolOperations(context, pools),
+    resources: resourceOperations(context),
     reconcile: () => reconcile(context),
     startKeepers: () => {
       reaper.start();

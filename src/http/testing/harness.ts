@@ -14,6 +14,7 @@ import { FakeFiles } from "./files.ts";
 import { FakePools } from "./pools.ts";
 import { FakePorts } from "./ports.ts";
 import { FakeOperations } from "./operations.ts";
+import { FakeResources } from "./resources.ts";
 import { FakeSnapshots } from "./snapshots.ts";
 import { FakeTemplates } from "./templates.ts";
 import { MemoryStore } from "./store.ts";
@@ -75,6 +76,7 @@ export class Harness {
   readonly snapshots = new FakeSnapshots(this.operations);
   readonly consoles = new FakeConsoles();
   readonly pools = new FakePools(this.operations);
+  readonly resources = new FakeResources();
   readonly templates = new FakeTemplates();
   readonly events = new EventBus(this.store);
   readonly audit: AuditEntry[] = [];
@@ -125,6 +127,7 @@ export class Harness {
       snapshots: this.snapshots,
       consoles: this.consoles,
       pools: this.pools,
+      resources: this.resources,
       templates: this.templates,
       store,
       events: this.events,

@@ -1,7 +1,15 @@
 // A host in memory for tests of the core: volumes, control groups and processes that outlive a core, with a backend and
 // a storage on them. Faults are switched on by name.
 import { AgentError } from "../../errors/agent-error.ts";
-import type { Backend, Instance, InstanceEnd, LaunchRequest, Snapshots } from "../../contracts/backend.ts";
+import type {
+  Backend,
+  HostResources,
+  Instance,
+  InstanceEnd,
+  LaunchRequest,
+  ResourceLimits,
+  Snapshots,
+} from "../../contracts/backend.ts";
 import type { JsonObject } from "../../contracts/json.ts";
 import type { PortConnection } from "../../contracts/ports.ts";
 import type { Release } from "../../contracts/resource.ts";
@@ -55,6 +63,9 @@ export class FakeHost {
   hasConsole = false;
   /** Whether it is one that somebody can connect to. */
   hasSerial = true;
+  /** Whether what its sandboxes use of it can be told and bounded. */
+  hasResources = false;
+  readonly limits: ResourceLimits[] = [];
   /** What was typed at consoles, in order. */
   readonly typed: string[] = [];
   #connected = false;
@@ -166,6 +177,7 @@ export class FakeHost {
           byInstance(wanted).channel.executions.thaw();
         },
       },
+      ...(this.hasResources && { resources: this.#resources() }),
       ...(this.hasConsole && { consoleLog: (dir: string) => `${dir}/console.log` }),
       ...(this.restores === null ? { dryRun: "workspace-copy" } : { dryRun: "snapshot", snapshots: this.#facet() }),
       uidIsClean: async (uid) =>
@@ -256,6 +268,17 @@ export class FakeHost {
         this.#restore(volume, tag);
         for (const process of this.processes.values()) if (process.volume === volume.name) this.#rewind(process);
       },
+    };
+  }
+
+  #resources(): HostResources {
+    const unknown = { memoryMaxBytes: null, pids: 1, pidsMax: null, ioReadBytes: null, ioWriteBytes: null };
+    return {
+      limit: async (_, limits) => void this.limits.push(limits),
+      use: async () => ({ cpuUsageUs: 7, memoryBytes: 4096, ...unknown }),
+      pressure: async () => Promise.reject(new AgentError("CAPABILITY_MISSING")),
+      cpuset: async () => ({ cpus: "0-1", mems: "0" }),
+      memory: async () => ({ rssKib: 4, pssKib: 3, privateKib: 2, sharedKib: 2, swapKib: 0 }),
     };
   }
 
