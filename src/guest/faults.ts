@@ -74,6 +74,7 @@ const busyFileCodes: ReadonlyMap<string, ErrorCode> = new Map([
   ["LIMIT", "SANDBOX_BUSY"],
   ["BUSY", "SANDBOX_BUSY"],
 ]);
+const watchCodes: ReadonlyMap<string, ErrorCode> = new Map([...busyFileCodes, ["TOO_LARGE", "LISTING_TOO_LARGE"]]);
 const archiveCodes: ReadonlyMap<string, ErrorCode> = new Map([...fileCodes, ["BAD_ARGUMENT", "ARCHIVE_REFUSED"]]);
 
 const FILE_OPS: ReadonlyMap<string, ReadonlyMap<string, ErrorCode>> = new Map([
@@ -81,7 +82,8 @@ const FILE_OPS: ReadonlyMap<string, ReadonlyMap<string, ErrorCode>> = new Map([
     ...["stat", "resolve", "list", "create", "set-attributes", "symlink", "link"],
     ...["mkdir", "remove", "move", "archive-read"],
   ].map((op) => [op, fileCodes] as const),
-  ...["read-range", "write-stream", "write-at", "watch"].map((op) => [op, busyFileCodes] as const),
+  ...["read-range", "write-stream", "write-at"].map((op) => [op, busyFileCodes] as const),
+  ["watch", watchCodes],
   ["archive-write", archiveCodes],
 ]);
 

@@ -92,6 +92,7 @@ test.each([
   ["remove", "BAD_ARGUMENT", "PATH_INVALID"],
   ["list", "LIMIT", "LISTING_TOO_LARGE"],
   ["watch", "LIMIT", "SANDBOX_BUSY"],
+  ["watch", "TOO_LARGE", "LISTING_TOO_LARGE"],
   ["stat", "INTERRUPTED", "GUEST_UNREACHABLE"],
   ["resolve", "SYMLINK", "FILE_IS_SYMLINK"],
   ["resolve", "CAPABILITY", "CAPABILITY_MISSING"],

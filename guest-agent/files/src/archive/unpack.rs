@@ -26,8 +26,8 @@ const DIRECTORIES_MAX: usize = 200_000;
 
 /// Unpacks `content` into the directory `path`, which is made when it is missing. Files replace files; owners are not
 /// taken over. Errors: `BAD_ARGUMENT` (no tar archive, a name or a target that leads out, a device), `NOT_REGULAR`,
-/// `NOT_DIRECTORY`, `SYMLINK` (a link on the way), `DENIED`, `NO_SPACE`, `LIMIT`, `CANCELLED`. What came before the
-/// failure stays.
+/// `NOT_DIRECTORY`, `SYMLINK` (a link on the way), `DENIED`, `NO_SPACE`, `LIMIT`, `CANCELLED`. What came whole before
+/// the failure stays.
 pub fn unpack(root: &Root, path: &[u8], content: &mut impl Read) -> Result<FileSummary, Fault> {
     let path = CheckedPath::new(path)?;
     make_directory(root, &path, 0o755)?;
@@ -143,10 +143,14 @@ impl Unpacker {
         let (directory, name) = self.place(path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file: File = openat(&directory, name, flags, Mode::RUSR | Mode::WUSR).map_err(at)?.into();
-        let size = copy(entry, &file, u64::MAX, path)?;
-        if size != entry.size() {
-            return Err(refused(name, "the archive ends within it"));
-        }
+        let expected = entry.size();
+        let copied = copy(entry, &file, u64::MAX, path).and_then(|size| {
+            if size == expected { Ok(size) } else { Err(refused(name, "the archive ends within it")) }
+        });
+        let size = copied.inspect_err(|_| {
+            // A part of a file would pass for all of it.
+            let _ = unlinkat(&directory, name, AtFlags::empty());
+        })?;
         let seconds = entry.header().mtime().unwrap_or(0);
         let time = Timespec { tv_sec: i64::try_from(seconds).unwrap_or(0), tv_nsec: 0 };
         futimens(&file, &Timestamps { last_access: time, last_modification: time }).map_err(at)?;

@@ -149,16 +149,17 @@ impl<'a> Directories<'a> {
             | WatchFlags::DELETE_SELF
             | WatchFlags::ONLYDIR
             | WatchFlags::EXCL_UNLINK;
-        let limit = || Fault::new(ErrorCode::Limit, format!("watch: more than {WATCH_DIRECTORIES_MAX} directories"));
+        let too_many =
+            || Fault::new(ErrorCode::TooLarge, format!("watch: more than {WATCH_DIRECTORIES_MAX} directories"));
         let added = add_watch(self.inotify, ".", flags);
         // A directory that somebody stands in is never quite gone, and so its end would not be told.
         self.root.enter().map_err(fault)?;
         let number = match added {
-            Err(Errno::NOSPC) => return Err(limit()),
+            Err(Errno::NOSPC) => return Err(too_many()),
             result => result.map_err(fault)?,
         };
         self.paths.insert(number, path.absolute());
-        if self.paths.len() > WATCH_DIRECTORIES_MAX { Err(limit()) } else { Ok(number) }
+        if self.paths.len() > WATCH_DIRECTORIES_MAX { Err(too_many()) } else { Ok(number) }
     }
 
     /// A watched directory has another name, and with it all that is below.

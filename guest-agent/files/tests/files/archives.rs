@@ -186,6 +186,16 @@ fn what_is_no_archive_or_no_whole_one_is_refused() {
 }
 
 #[test]
+fn a_file_that_did_not_come_whole_has_no_name() {
+    let tree = Tree::new();
+    let content = "x".repeat(100_000);
+    let whole = archive(&[("first", EntryType::Regular, "one"), ("second", EntryType::Regular, &content)]);
+    assert_eq!(unpack(&tree, "/into", &whole[..50_000]), Err(ErrorCode::BadArgument));
+    assert_eq!(std::fs::read(tree.path.join("into/first")).unwrap(), b"one");
+    assert!(!tree.path.join("into/second").exists());
+}
+
+#[test]
 fn modes_of_directories_do_not_keep_their_content_out() {
     let tree = Tree::new();
     let mut entries = archive(&[("d/", EntryType::Directory, ""), ("d/f", EntryType::Regular, "x")]);

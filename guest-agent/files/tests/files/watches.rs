@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use wire::ErrorCode;
 use wire::file_request::*;
+use wire::limits::WATCH_DIRECTORIES_MAX;
 
 struct Watch {
     reader: Option<PipeReader>,
@@ -162,6 +163,17 @@ fn a_watch_ends_with_its_directory() {
     fs::remove_dir(tree.path.join("d")).unwrap();
     assert_eq!(watch.reader.as_mut().unwrap().read(&mut [0; 9]).unwrap(), 0);
     assert!(watch.end().is_ok());
+}
+
+#[test]
+fn more_directories_than_can_be_watched_are_refused() {
+    let tree = Tree::new();
+    for number in 0..WATCH_DIRECTORIES_MAX {
+        fs::create_dir(tree.path.join(number.to_string())).unwrap();
+    }
+    assert_eq!(Watch::start(&tree, "/", true).err(), Some(ErrorCode::TooLarge));
+    fs::remove_dir(tree.path.join("0")).unwrap();
+    assert!(Watch::start(&tree, "/", true).is_ok());
 }
 
 #[test]
