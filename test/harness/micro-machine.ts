@@ -1,11 +1,11 @@
-// A micro template, and machines made of it under emulation: QEMU alone, without a backend of the agent's. What a machine
+// The micro template, and machines made of templates under emulation: QEMU alone, without a backend of the agent's. What a machine
 // writes to its console is kept, so that a boot that fails can be read.
 import { mkdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { writeConfigDisk } from "../../plugins/host/config-disk.ts";
 import type { GuestChannel } from "../../src/contracts/channel.ts";
 import { createGuestConnector } from "../../src/guest/connector.ts";
-import { buildTemplate } from "../../src/templates/build.ts";
+import { buildTemplate, type RootSource } from "../../src/templates/build.ts";
 import type { Template } from "../../src/templates/format.ts";
 import { KERNEL_PACKAGE } from "../../src/templates/sources.ts";
 import { TemplateStore } from "../../src/templates/store.ts";
@@ -14,6 +14,7 @@ const ROOT = join(import.meta.dir, "../..");
 export const GUEST_AGENT = join(ROOT, "dist/native/fluxvm-guest-agent");
 /** Packages are fetched once for all runs. */
 const PACKAGES = join(ROOT, ".cache/downloads");
+const MICRO_SIZE_MIB = 128;
 const CONNECT_TIMEOUT_MS = 120_000;
 const TOKEN = "the token of this machine";
 export const HOSTNAME = "machine-1";
@@ -25,12 +26,17 @@ const noLock = async (): Promise<AsyncDisposable> => ({ async [Symbol.asyncDispo
 
 /** Builds the micro template of this name below `directory`. */
 export function buildMicro(directory: string, name: string): Promise<Template> {
+  return build(directory, name, { kind: "micro" }, MICRO_SIZE_MIB);
+}
+
+/** Builds a template below `directory`. */
+export function build(directory: string, name: string, root: RootSource, sizeMib: number): Promise<Template> {
   return buildTemplate(
     {
       name,
-      root: { kind: "micro" },
+      root,
       kernel: { kind: "package", name: KERNEL_PACKAGE },
-      sizeMib: 128,
+      sizeMib,
       memoryMib: 256,
       vcpus: 1,
       backend: null,
