@@ -1,6 +1,6 @@
 // Builds a template: kernel, initrd and root image from what the caller and the host's packages give, and the two files
 // that describe them. The same inputs give the same digest.
-import { chmod, mkdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { mkdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { AgentError } from "../errors/agent-error.ts";
 import { makeExt4 } from "./ext4.ts";
@@ -77,9 +77,9 @@ async function fill(request: BuildRequest, host: BuildHost, directory: string, w
 
   host.progress("kernel");
   const kernel = await loadKernel(request.kernel, packages, await fresh(work, "kernel"));
-  await writeReadable(join(directory, KERNEL_FILE), kernel.image.content);
+  await writeFile(join(directory, KERNEL_FILE), kernel.image.content);
   const initrd = initrdArchive(agent, kernel.modules);
-  await writeReadable(join(directory, INITRD_FILE), initrd);
+  await writeFile(join(directory, INITRD_FILE), initrd);
 
   host.progress("files of the root");
   const tree = await fresh(work, "tree");
@@ -166,10 +166,4 @@ async function fresh(directory: string, name: string): Promise<string> {
 
 async function writeJson(path: string, value: unknown): Promise<void> {
   await writeFile(path, `${JSON.stringify(value, null, 2)}\n`);
-}
-
-/** What the user of a virtual machine opens by itself; there is no secret in a kernel. */
-async function writeReadable(path: string, content: Uint8Array): Promise<void> {
-  await writeFile(path, content, { mode: 0o644 });
-  await chmod(path, 0o644);
 }

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { sealManifest } from "./format.ts";
@@ -46,6 +46,16 @@ test("a template is there when it is whole, and gone when it is deleted", async 
   await store().delete("one");
   expect(await readdir(directory)).toEqual([]);
   await expect(store().get("one")).rejects.toMatchObject({ code: "TEMPLATE_NOT_FOUND" });
+});
+
+test("a machine's user reads the kernel and what it loads, and nobody else's files", async () => {
+  await store().create("one", async (path) => {
+    await fill(spec)(path);
+    for (const name of ["kernel", "initrd", "root.raw"]) await writeFile(join(path, name), "", { mode: 0o640 });
+  });
+  const mode = async (name: string) => (await stat(join(directory, name))).mode & 0o777;
+  expect(await Promise.all(["", "one", "one/kernel", "one/initrd"].map(mode))).toEqual([0o711, 0o711, 0o644, 0o644]);
+  expect(await Promise.all(["one/root.raw", "one/spec.json"].map(mode))).toEqual([0o600, 0o600]);
 });
 
 test("a build that fails leaves nothing, and what killed ones left goes with the next", async () => {

@@ -3,7 +3,7 @@
 import { chmod, mkdir, open, readdir, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { AgentError } from "../errors/agent-error.ts";
-import { readTemplate, requireTemplateName, type Template } from "./format.ts";
+import { INITRD_FILE, KERNEL_FILE, readTemplate, requireTemplateName, type Template } from "./format.ts";
 
 const LOCK_FILE = ".lock";
 /** Before the name of a template that is being made, and of one that is being removed. Neither can be a name itself. */
@@ -99,9 +99,12 @@ export class TemplateStore {
   }
 }
 
+/** What the user of a virtual machine opens by itself; there is no secret in a kernel. */
+const READABLE: ReadonlySet<string> = new Set([KERNEL_FILE, INITRD_FILE]);
+
 async function makeDurable(directory: string): Promise<void> {
   for (const name of await readdir(directory)) {
-    await chmod(join(directory, name), 0o600);
+    await chmod(join(directory, name), READABLE.has(name) ? 0o644 : 0o600);
     await sync(join(directory, name));
   }
   await sync(directory);
