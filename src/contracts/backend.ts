@@ -159,7 +159,7 @@ export interface MemoryUse {
 
 /** The host's side of a running sandbox. What this host cannot do or tell is `CAPABILITY_MISSING`, and names it. */
 export interface HostResources {
-  /** Holds until the sandbox stops. Nothing is changed when one of the limits cannot be set. */
+  /** Holds until the instance ends. Nothing is changed when one of the limits cannot be set. */
   limit(instance: Instance, limits: ResourceLimits): Promise<void>;
   use(instance: Instance): Promise<ResourceUse>;
   pressure(instance: Instance): Promise<Readonly<Record<"cpu" | "memory" | "io", Pressure>>>;

@@ -138,6 +138,7 @@ function newSandbox(
     volumeCapBytes: plan.volumeCapBytes,
     isolation: plan.isolation,
     notes: [...plan.notes],
+    resources: null,
     pool: wish.pool,
     podUid: null,
     run: 1,

@@ -15,6 +15,14 @@ const unixMs = z.int().nonnegative();
 const identitySchema = z.object({ pid: z.int(), startTicks: z.number(), bootId: z.string() });
 const exitStatusSchema = z.union([z.object({ code: z.int() }), z.object({ signal: z.int() })]);
 
+const resourcesSchema = z.object({
+  cpuQuotaPercent: z.int().optional(),
+  memoryMaxBytes: z.int().optional(),
+  ioWeight: z.int().optional(),
+  pidsMax: z.int().optional(),
+  cpusetCpus: z.string().optional(),
+});
+
 const recordSchema = z.object({
   version: z.literal(RECORD_VERSION),
   id: z.string(),
@@ -44,6 +52,8 @@ const recordSchema = z.object({
   volumeCapBytes: z.int(),
   isolation: z.string(),
   notes: z.array(z.string()),
+  /** What an operator lets it use of the host; set again at every launch. */
+  resources: resourcesSchema.nullable().default(null),
   /** The pool that it waits in, by id, until it is claimed. */
   pool: z.string().nullable().default(null),
   /** Who claimed it, as the claim said. */

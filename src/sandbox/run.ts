@@ -88,10 +88,24 @@ export async function launch(
   try {
     const instance = await backend.launch(launchRequest(context, sandbox, place, restore));
     await answering(instance, limits.readyTimeoutMs);
+    await boundAgain(context, sandbox, instance);
     return instance;
   } catch (error) {
     if (error instanceof AgentError) throw error;
     throw new AgentError("LAUNCH_FAILED", undefined, { cause: error });
+  }
+}
+
+/** Sets what an operator bounded before; an instance that cannot be bounded ends. */
+async function boundAgain(context: Context, { record }: Sandbox, instance: Instance): Promise<void> {
+  if (record.resources === null) return;
+  try {
+    const { resources } = context.backend(record.backend);
+    if (resources === undefined) throw new AgentError("NOT_SUPPORTED", "this backend does not bound its resources");
+    await withDeadline(resources.limit(instance, record.resources), limits.guestCallTimeoutMs, "bounding resources");
+  } catch (error) {
+    await discard(instance);
+    throw error;
   }
 }
 

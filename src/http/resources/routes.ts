@@ -33,7 +33,7 @@ function useRoutes({ resources }: Dependencies): readonly Route[] {
       auth: "admin",
       method: "POST",
       path: `${BASE}/resources`,
-      summary: "Bounds what a sandbox may use of the host until it stops. Not for tenants' tokens.",
+      summary: "Bounds what a sandbox may use of the host, over restarts too. Not for tenants' tokens.",
       body: resourcesBody,
       success: { status: 200, schema: statsSchema },
       errors: [...FAILURES, "BAD_REQUEST", "HOST_WIDE_REFUSED"],

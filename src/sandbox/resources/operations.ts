@@ -7,7 +7,7 @@ import type { Caller } from "../operations.ts";
  * backend tells nothing, `CAPABILITY_MISSING` for what this host cannot do.
  */
 export interface ResourceOperations {
-  /** Holds until the sandbox stops; answers what it uses then. Nothing changes when one of the limits cannot be set. */
+  /** Holds, over restarts too, until another is set. Nothing changes when one of them cannot be. Answers what is used. */
   limitResources(caller: Caller, id: string, limits: ResourceLimits): Promise<ResourceUse>;
   resourceUse(caller: Caller, id: string): Promise<ResourceUse>;
   pressure(caller: Caller, id: string): Promise<Readonly<Record<"cpu" | "memory" | "io", Pressure>>>;

@@ -27,6 +27,25 @@ test("limits reach the backend, and what is used is told, while the sandbox runs
   expect(await resources.memoryUse(admin, "vm")).toEqual({ configuredMib: 512, usage: null });
 });
 
+test("limits are kept, added to and set again at every start, and without them nothing starts", async () => {
+  await using vm = await machine();
+  const { resources } = vm.core;
+  await resources.limitResources(admin, "vm", { pidsMax: 5, ioWeight: 10 });
+  await resources.limitResources(admin, "vm", { pidsMax: 6, ioWeight: undefined });
+  await vm.core.shutdown(100);
+  const next = vm.world.core();
+  await next.reconcile();
+  vm.world.host.limits.length = 0;
+  await next.operations.restart(admin, "vm");
+  expect(vm.world.host.limits).toEqual([{ pidsMax: 6, ioWeight: 10 }]);
+  await next.operations.stop(admin, "vm");
+  vm.world.host.hasResources = false;
+  const unbounded = vm.world.core();
+  await unbounded.reconcile();
+  await expect(unbounded.operations.start(admin, "vm")).rejects.toMatchObject({ code: "NOT_SUPPORTED" });
+  expect(vm.world.host.processes.size).toBe(0);
+});
+
 test.each([
   [{ cpuQuotaPercent: 0 }],
   [{ memoryMaxBytes: 4096 }],

@@ -6,6 +6,7 @@ import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import type { Caller } from "../operations.ts";
 import type { Sandbox } from "../sandbox.ts";
+import { amend } from "../transition.ts";
 import type { ResourceOperations } from "./operations.ts";
 
 export function resourceOperations(context: Context): ResourceOperations {
@@ -26,6 +27,8 @@ export function resourceOperations(context: Context): ResourceOperations {
       return await sandbox.actor.run("limit-resources", () =>
         onHost(caller, id, async (facet, instance) => {
           await facet.limit(instance, limits);
+          const resources = { ...sandbox.record.resources, ...withoutAbsent(limits) };
+          await amend(context, sandbox, { patch: { resources } });
           return await facet.use(instance);
         }),
       );
@@ -41,6 +44,11 @@ export function resourceOperations(context: Context): ResourceOperations {
       return { configuredMib, usage: await onHost(caller, id, () => facet.memory(instanceOf(sandbox))) };
     },
   };
+}
+
+/** What was bounded before stays where nothing else is said. */
+function withoutAbsent(limits: ResourceLimits): ResourceLimits {
+  return Object.fromEntries(Object.entries(limits).filter(([, value]) => value !== undefined));
 }
 
 function facetOf(context: Context, sandbox: Sandbox): HostResources {
