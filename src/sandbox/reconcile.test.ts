@@ -164,7 +164,14 @@ test("the whole life works on the real store, over a restart", async () => {
     core.startKeepers();
     await Bun.sleep(50);
     await core.shutdown(1000);
-    expect(await store.load()).toEqual({ records: [], secrets: [], resources: [], leases: [], pools: [], inFlight: [] });
+    expect(await store.load()).toEqual({
+      records: [],
+      secrets: [],
+      resources: [],
+      leases: [],
+      pools: [],
+      inFlight: [],
+    });
     const actions = (await store.events({ limit: 100 })).map(({ action }) => action);
     expect(actions).toEqual([
       "sandbox.created",
