@@ -19,6 +19,9 @@ const MACHINES = [
   { kernel: "6.12", init: "systemd", landlock: 6 },
 ] as const;
 
+/** The first version that also keeps signals in. */
+const LANDLOCK_ALONE = 6;
+
 /** Why no KVM host can be made here; null when one can. */
 const missing =
   process.getuid?.() !== 0 ? "root" : Bun.which("apt-get") === null || Bun.which("debootstrap") === null ? "apt" : null;
@@ -100,6 +103,22 @@ describe.skipIf(missing !== null).each(MACHINES)("a Debian host with Linux $kern
     await sandbox.delete();
     const after = await agent.trace();
     expect({ ...after, mounts: [], loops: [] }).toEqual({ ...before, mounts: [], loops: [] });
+    expect(await agent.stop()).toBe(0);
+  });
+
+  test("without namespaces: confined by Landlock alone, or refused with every gap named", async () => {
+    const agent = await KvmAgent.start(host, 'isolation = "off"');
+    if (machine.landlock < LANDLOCK_ALONE) {
+      const refused = await agent.json("POST", "/v1/sandboxes", { procbox: {} });
+      expect(refused).toMatchObject({ status: 503, body: { code: "CONFINEMENT_UNAVAILABLE" } });
+      const gaps = (refused.body.details as { gaps: string[] }).gaps.join("\n");
+      for (const part of ["signal scope", "file access", "device ioctls", "TCP limits"]) expect(gaps).toContain(part);
+    } else {
+      const sandbox = await TestSandbox.create(agent);
+      expect((await sandbox.run("cat /etc/shadow")).exit_code).not.toBe(0);
+      expect(await sandbox.run("kill -9 -1; echo here")).toMatchObject({ stdout: "here\n" });
+      await sandbox.delete();
+    }
     expect(await agent.stop()).toBe(0);
   });
 

@@ -12,7 +12,8 @@ export const UID_BASE = 1_000_000;
 const START_TIMEOUT_MS = 60_000;
 const POLL_MS = 100;
 
-const CONFIGURATION = `listen = "0.0.0.0:${AGENT_PORT}"
+/** `procbox`: more lines for the process sandboxes' section. */
+const configuration = (procbox: string): string => `listen = "0.0.0.0:${AGENT_PORT}"
 state_dir = "${FOLDER}/state"
 run_dir = "${FOLDER}/run"
 [auth]
@@ -23,6 +24,7 @@ pool_size_mib = 1024
 enabled = true
 uid_base = ${UID_BASE}
 uid_count = 96
+${procbox}
 `;
 
 export class KvmAgent extends AgentClient {
@@ -41,11 +43,11 @@ export class KvmAgent extends AgentClient {
   }
 
   /** Writes a configuration, starts the agent and waits until it answers. */
-  static async start(host: KvmHost): Promise<KvmAgent> {
+  static async start(host: KvmHost, procbox = ""): Promise<KvmAgent> {
     const port = host.ports.get(AGENT_PORT);
     if (port === undefined) throw new Error("the host was booted without the agent's port");
-    await succeed(host, ["mkdir", "-m", "711", FOLDER]);
-    await host.write(`${FOLDER}/config.toml`, Buffer.from(CONFIGURATION), 0o600);
+    await succeed(host, ["mkdir", "-p", "-m", "711", FOLDER]);
+    await host.write(`${FOLDER}/config.toml`, Buffer.from(configuration(procbox)), 0o600);
     const agent = new KvmAgent(host, port);
     const deadline = performance.now() + START_TIMEOUT_MS;
     while (!(await agent.#answers())) {
