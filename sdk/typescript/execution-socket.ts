@@ -22,6 +22,8 @@ type Received =
 const PROTOCOL = "fluxvm.stream.msgpack";
 /** A WebSocket cannot be told to wait: with so much unread it is given up until the reader has caught up. */
 const UNREAD_MAX_BYTES = 8 * 1024 * 1024;
+/** How long the far side may take to agree that a connection is over. */
+const GOODBYE_MS = 1_000;
 const packer = new Packr({ useRecords: false });
 
 export class ExecutionSocket {
@@ -102,8 +104,8 @@ export class ExecutionSocket {
 
   /** The execution goes on. */
   close(): void {
+    if (this.#socket !== null) leave(this.#socket);
     this.#left.abort();
-    this.#socket?.close();
     this.#input.fail(new UnreachableError("the connection was closed"));
     this.#change();
   }
@@ -150,15 +152,21 @@ export class ExecutionSocket {
     let hasLived = false;
     return new Promise((resolve) => {
       let silence: ReturnType<typeof setTimeout> | undefined;
-      const heard = (): void => {
-        clearTimeout(silence);
-        silence = setTimeout(() => socket.close(), SILENCE_MS);
-      };
       const over = (): void => {
         clearTimeout(silence);
+        this.#left.signal.removeEventListener("abort", over);
         this.#socket = null;
         resolve(hasLived);
       };
+      // Nobody waits for the end of one that says nothing: it may never say that either.
+      const heard = (): void => {
+        clearTimeout(silence);
+        silence = setTimeout(() => {
+          leave(socket);
+          over();
+        }, SILENCE_MS);
+      };
+      this.#left.signal.addEventListener("abort", over, { once: true });
       socket.addEventListener("open", () => {
         heard();
         if (this.#size !== null) this.#send({ type: "resize", ...this.#size });
@@ -238,6 +246,15 @@ export class ExecutionSocket {
     this.#socket.send(packer.pack(message) as Uint8Array<ArrayBuffer>);
     return true;
   }
+}
+
+/** Closes, and cuts what does not answer to that where it can be cut. */
+function leave(socket: WebSocket): void {
+  const { terminate } = socket as { terminate?: () => void };
+  socket.close();
+  if (terminate === undefined) return;
+  const timer = setTimeout(() => terminate.call(socket), GOODBYE_MS);
+  socket.addEventListener("close", () => clearTimeout(timer));
 }
 
 function signalled(): { readonly promise: Promise<void>; readonly resolve: () => void } {

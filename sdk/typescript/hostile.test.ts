@@ -114,6 +114,48 @@ describe("a WebSocket", () => {
     expect([error?.code, counts.sockets]).toEqual(["STREAM_INVALID", 1]);
   });
 
+  test("whose far side has fallen silent is left all the same, and cut", async () => {
+    const requests: string[] = [];
+    const gone = Promise.withResolvers<void>();
+    const answer = (request: string): string => {
+      const key = /^sec-websocket-key: (.*)\r$/im.exec(request)?.[1];
+      const status = '{"bytes_written":0,"incarnation":0}';
+      if (key === undefined) return `HTTP/1.1 200 OK\r\ncontent-length: ${status.length}\r\n\r\n${status}`;
+      const accept = new Bun.CryptoHasher("sha1").update(`${key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`).digest("base64");
+      return [
+        "HTTP/1.1 101 Switching Protocols",
+        "upgrade: websocket",
+        "connection: upgrade",
+        "sec-websocket-protocol: fluxvm.stream.msgpack",
+        `sec-websocket-accept: ${accept}`,
+        "\r\n",
+      ].join("\r\n");
+    };
+    const silent = Bun.listen({
+      hostname: "127.0.0.1",
+      port: 0,
+      socket: {
+        data(socket, bytes) {
+          const text = bytes.toString("latin1");
+          if (!text.startsWith("GET ")) return;
+          requests.push(text);
+          socket.write(answer(text));
+        },
+        close: () => {
+          if (requests.some((request) => request.includes("/ws?"))) gone.resolve();
+        },
+      },
+    });
+    const socket = new FluxVm({ url: `http://127.0.0.1:${silent.port}` }).sandbox("box").socket("e");
+    const reading = outcome(socket.frames());
+    while (!requests.some((request) => request.includes("/ws?"))) await Bun.sleep(2);
+    await Bun.sleep(50);
+    socket.close();
+    expect((await reading).error).toBeNull();
+    await gone.promise;
+    silent.stop(true);
+  });
+
   test("that never says anything is given up, without hurry", async () => {
     const { sandbox, counts } = lying({});
     const { error } = await outcome(sandbox.socket("e", { resumeMs: 300 }).frames());
