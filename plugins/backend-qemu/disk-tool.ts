@@ -11,7 +11,6 @@ import type { QemuSpec } from "./request.ts";
 
 const TOOL_TIMEOUT_MS = 120_000;
 const OUTPUT_MAX_BYTES = 4 * 1024 * 1024;
-const OUTPUT_FILE = "qemu-img.log";
 const OPEN_FILES = 64;
 const SECTOR_BYTES = 512;
 /** What any program on a Debian-like host needs to start. */
@@ -22,8 +21,8 @@ export interface DiskTool {
   readonly program: string;
   /** Null: the agent's own user. */
   readonly uid: number | null;
-  /** Directory of the agent, for the output; not the sandbox's. */
-  readonly outputDir: string;
+  /** File for what it prints, where only the agent writes; removed afterwards. */
+  readonly output: string;
   /** What it may write to; null: nothing. */
   readonly volumeDir: string | null;
 }
@@ -106,7 +105,7 @@ async function info(tool: DiskTool, node: JsonObject, readPaths: readonly string
 
 /** Answers what the tool printed. Rejects with `MONITOR_ERROR` and its message when it failed. */
 async function run(tool: DiskTool, args: readonly string[], readPaths: readonly string[] = []): Promise<string> {
-  const output = join(tool.outputDir, OUTPUT_FILE);
+  const { output } = tool;
   await rm(output, { force: true });
   const helper = await startHelper(tool.guestAgent);
   const timer = setTimeout(() => helper.kill(), TOOL_TIMEOUT_MS);

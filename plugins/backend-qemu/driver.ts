@@ -33,6 +33,7 @@ const OPEN_FILES = 4096;
 const DEVICES = ["/dev/null", "/dev/urandom"];
 const WORK_DIR = "machine";
 const PROCESS_LOG = "qemu.log";
+const DISK_TOOL = "qemu-img";
 const CONFIG_DISK = "config.img";
 /** Snapshots of memory and disk that a volume has room for, beside the disk. */
 const SNAPSHOTS_ROOM = 4;
@@ -127,7 +128,7 @@ class QemuDriver {
     await makeOwned(request.socketDir, uid);
     for (const name of [QMP_SOCKET, AGENT_SOCKET, SERIAL_SOCKET])
       await rm(join(request.socketDir, name), { force: true });
-    await ensureDisk(this.#tool(request.volume, request.instanceDir, uid), spec);
+    await ensureDisk(this.#tool(request.volume, join(request.instanceDir, `${DISK_TOOL}.log`), uid), spec);
     const configDisk = join(request.instanceDir, CONFIG_DISK);
     await writeConfigDisk(configDisk, { token: request.token, hostname: request.shortName });
     const groups = await this.#makeGroups(request, spec);
@@ -190,9 +191,9 @@ class QemuDriver {
 
   /** For the disk of a sandbox that does not run; its user owns the volume. */
   async offlineTool(volume: Volume): Promise<DiskTool> {
-    const [sandboxId = ""] = volume.name.split(".");
     const owner = (await lstat(volume.path)).uid;
-    return this.#tool(volume, join(this.#context.host.instancesDir, sandboxId), this.#isRoot() ? owner : null);
+    const output = join(this.#context.host.runDir, `${DISK_TOOL}-${volume.name}.log`);
+    return this.#tool(volume, output, this.#isRoot() ? owner : null);
   }
 
   async #makeGroups(request: LaunchRequest, spec: QemuSpec): Promise<MachineGroups | null> {
@@ -259,8 +260,8 @@ class QemuDriver {
     return uid;
   }
 
-  #tool(volume: Volume, outputDir: string, uid: number | null): DiskTool {
-    return { guestAgent: this.#guestAgent, program: this.#host.qemuImg, uid, outputDir, volumeDir: volume.path };
+  #tool(volume: Volume, output: string, uid: number | null): DiskTool {
+    return { guestAgent: this.#guestAgent, program: this.#host.qemuImg, uid, output, volumeDir: volume.path };
   }
 }
 

@@ -43,7 +43,7 @@ let request: LaunchRequest;
 beforeAll(async () => {
   root = await mkdtemp(join(tmpdir(), "qemu-"));
   await chmod(root, 0o711);
-  const host = { ...hostFacts(root, guestAgent), instancesDir: join(root, "instances") };
+  const host = { ...hostFacts(root, guestAgent), instancesDir: join(root, "instances"), runDir: root };
   const report = await probe(host, options);
   expect(report.usable).toBe(true);
   const guest = createGuestConnector();
