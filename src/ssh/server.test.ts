@@ -240,6 +240,25 @@ describe("output", () => {
     expect(bytes).toBe(128 * piece.length);
   }, 20_000);
 
+  test("of many channels comes whole", async () => {
+    const client = await station.connect();
+    const lengths = await Promise.all(
+      Array.from({ length: 32 }, async (_, at) => {
+        const channel = await exec(client, `command ${at}`);
+        const all = () => [...station.executions.all.values()];
+        await until(() => all().some(({ request }) => request.command === `command ${at}`));
+        const execution = all().find(({ request }) => request.command === `command ${at}`)!;
+        let bytes = 0;
+        channel.on("data", (data: Buffer) => void (bytes += data.length));
+        for (let part = 0; part < 16; part++) execution.write("stdout", piece);
+        execution.exit();
+        await new Promise((resolve) => channel.once("close", resolve));
+        return bytes;
+      }),
+    );
+    expect(new Set(lengths)).toEqual(new Set([16 * piece.length]));
+  }, 30_000);
+
   test("is not asked for while the client reads nothing, however large the window that it gave", async () => {
     const client = await station.connect();
     const socket = (client as unknown as { _sock: Socket })._sock;

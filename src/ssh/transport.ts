@@ -147,7 +147,8 @@ export class Transport {
     const bytes = this.#unsent.length === 1 ? this.#unsent[0]! : Buffer.concat(this.#unsent);
     this.#unsent = [];
     this.#unsentBytes = 0;
-    if (this.#socket.writable) this.#socket.write(bytes);
+    // What the system takes at once is followed by no event.
+    if (this.#socket.writable && this.#socket.write(bytes)) this.#drained();
   }
 
   #drained(): void {
