@@ -656,6 +656,26 @@ describe("an agent that is restarted", () => {
     }
   });
 
+  test("and was killed before the guest heard of a start does it when it is asked again", async () => {
+    await using at = await ExecutionWorld.create();
+    const before = await at.start({ id: "before", command: "a" });
+    at.guest.startGate = new Promise(() => {});
+    const request = { id: "e", command: "b" };
+    void at.core.executions.startExecution(admin, SANDBOX, request).catch(() => {});
+    const directory = join(at.world.instancesDir, SANDBOX, "exec");
+    await until(async () => (await readdir(directory)).includes("e.starting"), "the start is written down");
+    at.guest.startGate = Promise.resolve();
+    await at.restart({ kill: true });
+    await expect(at.view("e")).rejects.toMatchObject(code("EXECUTION_NOT_FOUND"));
+    const again = await at.start(request);
+    expect(await at.view("e")).toMatchObject({ status: "running", error: null });
+    await at.restart({ kill: true });
+    again.exit(4);
+    before.exit(3);
+    expect(await at.core.executions.waitExecution(admin, SANDBOX, "e", 5000)).toMatchObject({ exitCode: 4 });
+    expect(await at.core.executions.waitExecution(admin, SANDBOX, "before", 5000)).toMatchObject({ exitCode: 3 });
+  });
+
   test("does not know what the guest has lost, and forgets in the guest what it does not know", async () => {
     await using at = await ExecutionWorld.create();
     await at.startWriting("lost", "x");

@@ -10,6 +10,10 @@ import { atOnce } from "./at-once.ts";
 const VERSION = 2;
 export const EXECUTION_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
+/** Ends of the names of files. */
+const STORED = ".json";
+const STARTING = ".starting";
+
 const unixMs = z.int().nonnegative();
 
 const storedSchema = z.object({
@@ -92,6 +96,13 @@ export function endUnseen(error: string, atUnixMs: number): ExecutionEnd {
   return { atUnixMs, exitCode: null, signal: null, timedOut: false, oomKilled: false, outputOpen: false, error };
 }
 
+/** One that was found on the disk. */
+export interface FoundExecution {
+  readonly stored: StoredExecution;
+  /** False when it is not known whether the guest was ever asked to start it. */
+  readonly hasStarted: boolean;
+}
+
 /** The directory of one sandbox's executions. */
 export class ExecutionFiles {
   readonly #directory: string;
@@ -105,7 +116,7 @@ export class ExecutionFiles {
     return join(this.#directory, `${id}.${channel}`);
   }
 
-  /** Writes an execution that is not there yet. */
+  /** Writes an execution that is not there yet, and that the guest has yet to start. */
   async create(stored: StoredExecution): Promise<void> {
     this.#made ??= mkdir(this.#directory, { recursive: true, mode: 0o700 });
     try {
@@ -114,7 +125,12 @@ export class ExecutionFiles {
       this.#made = null;
       throw error;
     }
-    await writeFile(this.#path(stored.id), JSON.stringify(stored), { mode: 0o600 });
+    await writeFile(this.#startingPath(stored.id), JSON.stringify(stored), { mode: 0o600 });
+  }
+
+  /** The guest has started it. */
+  async started(id: string): Promise<void> {
+    await rename(this.#startingPath(id), this.#path(id));
   }
 
   /** Replaces an execution whole or not at all. */
@@ -126,31 +142,40 @@ export class ExecutionFiles {
   }
 
   async remove(id: string): Promise<void> {
-    await rm(this.#path(id), { force: true });
+    await Promise.all([this.#path(id), this.#startingPath(id)].map((path) => rm(path, { force: true })));
   }
 
   /** Everything that is stored. Removes what belongs to nothing: files of a write or a removal that was cut. */
-  async load(): Promise<StoredExecution[]> {
+  async load(): Promise<FoundExecution[]> {
     const names = await readdir(this.#directory).catch((error: NodeJS.ErrnoException) => {
       if (error.code === "ENOENT") return [];
       throw error;
     });
-    const found = new Map<string, StoredExecution>();
-    const records = names.filter((name) => name.endsWith(".json"));
-    await atOnce(limits.executionsLoadedAtOnce, records, async (name) => {
-      const stored = parse(await readFile(join(this.#directory, name), "utf8"));
-      if (stored !== null && `${stored.id}.json` === name) found.set(stored.id, stored);
-    });
+    const found = new Map<string, FoundExecution>();
+    for (const ending of [STORED, STARTING]) {
+      const records = names.filter((name) => name.endsWith(ending));
+      await atOnce(limits.executionsLoadedAtOnce, records, async (name) => {
+        const stored = parse(await readFile(join(this.#directory, name), "utf8"));
+        if (stored === null || stored.id + ending !== name || found.has(stored.id)) return;
+        found.set(stored.id, { stored, hasStarted: ending === STORED });
+      });
+    }
     for (const name of names) {
-      const [id = "", ...kind] = name.split(".");
-      const known = found.has(id) && ["json", "stdout", "stderr"].includes(kind.join("."));
+      const at = name.indexOf(".");
+      const one = found.get(name.slice(0, at));
+      const endings = [one?.hasStarted === false ? STARTING : STORED, ".stdout", ".stderr"];
+      const known = one !== undefined && endings.includes(name.slice(at));
       if (!known) await rm(join(this.#directory, name), { force: true });
     }
     return [...found.values()];
   }
 
   #path(id: string): string {
-    return join(this.#directory, `${id}.json`);
+    return join(this.#directory, id + STORED);
+  }
+
+  #startingPath(id: string): string {
+    return join(this.#directory, id + STARTING);
   }
 }
 

@@ -15,13 +15,22 @@ import { GuestSide } from "./guest-side.ts";
 import { Stdin } from "./input.ts";
 import { Retention } from "./retention.ts";
 import { RingFile } from "./ring-file.ts";
-import { ExecutionFiles, runsTheSame, type StoredExecution, storedExecution, storedFromGuest } from "./stored.ts";
+import {
+  ExecutionFiles,
+  type FoundExecution,
+  runsTheSame,
+  type StoredExecution,
+  storedExecution,
+  storedFromGuest,
+} from "./stored.ts";
 
 /** One execution with what only the table needs of it. */
 interface Entry {
   readonly execution: HeldExecution;
   readonly stdin: Stdin;
   readonly events: ExecutionEvents;
+  /** False until it is known that the guest was asked to start it. */
+  hasStarted: boolean;
   /** Settles when the guest has answered the start. */
   started: Promise<void>;
   /** The newest write of what is stored. */
@@ -105,7 +114,7 @@ export class ExecutionTable {
     const known = await this.guest.known();
     for (const entry of [...this.#entries.values()]) {
       const state = known?.get(entry.execution.id);
-      if (this.#isOfNow(entry.execution)) this.#goOn(entry.execution, state, known !== null);
+      if (this.#isOfNow(entry.execution)) await this.#goOn(entry, state, known !== null);
       else await this.#rejoin(entry, state, known !== null);
     }
     for (const [id, state] of known ?? []) {
@@ -178,9 +187,7 @@ export class ExecutionTable {
 
   async #load(): Promise<void> {
     const { record } = this.#sandbox;
-    const found = await atOnce(limits.executionsLoadedAtOnce, await this.#files.load(), (stored) =>
-      this.#found(stored),
-    );
+    const found = await atOnce(limits.executionsLoadedAtOnce, await this.#files.load(), (one) => this.#found(one));
     for (const entry of found) this.#entries.set(entry.execution.id, entry);
     for (const { execution } of found) {
       const alive = this.#sandbox.live !== null && execution.stored.run === record.run;
@@ -198,8 +205,12 @@ export class ExecutionTable {
     return stored.run === this.#now.run && stored.incarnation === this.#now.incarnation;
   }
 
-  #goOn(execution: HeldExecution, state: GuestExecution | undefined, isAnswered: boolean): void {
+  async #goOn(entry: Entry, state: GuestExecution | undefined, isAnswered: boolean): Promise<void> {
+    const { execution } = entry;
+    if (state !== undefined) this.#started(entry);
     if (execution.running && (!isAnswered || state !== undefined)) this.#resume(execution, state ?? null);
+    // The agent ended before the guest was asked, and nobody was answered: who sends the start again means this one.
+    else if (execution.running && !entry.hasStarted) await this.#forget(entry);
     else if (execution.running) execution.end("the guest agent does not know the execution any more");
     else if (state !== undefined && execution.misses(state)) execution.resume(state);
   }
@@ -220,26 +231,30 @@ export class ExecutionTable {
     this.#uncount(execution);
     await execution.remove();
     await entry.saved;
-    const again = this.#fresh({ ...execution.stored, ...this.#now, end: null });
+    const again = this.#fresh({ ...execution.stored, ...this.#now, end: null }, true);
     this.#entries.set(execution.id, again);
     this.#save(again, again.execution.stored);
     this.#resume(again.execution, state ?? null);
   }
 
-  async #found(stored: StoredExecution): Promise<Entry> {
+  async #found({ stored, hasStarted }: FoundExecution): Promise<Entry> {
     const find = (channel: "stdout" | "stderr"): Promise<RingFile> =>
       RingFile.find(this.#files.outputPath(stored.id, channel), this.#retention.budget, keptMaxBytes(stored));
     const [stdout, stderr] = await Promise.all([find("stdout"), find("stderr")]);
-    return this.#hold(stored, { stdout, stderr });
+    return this.#hold(stored, { stdout, stderr }, hasStarted);
   }
 
-  #fresh(stored: StoredExecution): Entry {
+  #fresh(stored: StoredExecution, hasStarted: boolean): Entry {
     const create = (channel: "stdout" | "stderr"): RingFile =>
       RingFile.create(this.#files.outputPath(stored.id, channel), this.#retention.budget, keptMaxBytes(stored));
-    return this.#hold(stored, { stdout: create("stdout"), stderr: create("stderr") });
+    return this.#hold(stored, { stdout: create("stdout"), stderr: create("stderr") }, hasStarted);
   }
 
-  #hold(stored: StoredExecution, files: { readonly stdout: RingFile; readonly stderr: RingFile }): Entry {
+  #hold(
+    stored: StoredExecution,
+    files: { readonly stdout: RingFile; readonly stderr: RingFile },
+    hasStarted: boolean,
+  ): Entry {
     const { clock, log } = this.#context.dependencies;
     const execution = new HeldExecution(stored, files, {
       sandboxId: this.#sandbox.id,
@@ -253,6 +268,7 @@ export class ExecutionTable {
       execution,
       stdin: new Stdin(execution, () => this.guest.executions()),
       events: new ExecutionEvents(this.#context, this.#sandbox),
+      hasStarted,
       started: Promise.resolve(),
       saved: Promise.resolve(),
     };
@@ -290,6 +306,7 @@ export class ExecutionTable {
         end: null,
         stdin: { bytesWritten: 0, closed: !stdin },
       }),
+      false,
     );
     this.#entries.set(id, entry);
     this.#count(entry.execution);
@@ -303,9 +320,11 @@ export class ExecutionTable {
   }
 
   /** What is stored comes first, so that an agent that is killed meanwhile knows what it finds in the guest. */
-  async #launch({ execution, events }: Entry, request: ExecutionStart): Promise<void> {
+  async #launch(entry: Entry, request: ExecutionStart): Promise<void> {
+    const { execution, events } = entry;
     await this.#files.create(execution.stored);
     const state = await this.guest.start(request);
+    this.#started(entry);
     this.#assertOpen();
     execution.begin(state, this.#context.dependencies.clock.nowUnixMs());
     events.started(execution);
@@ -322,7 +341,7 @@ export class ExecutionTable {
       this.guest.forget(state.id);
       return;
     }
-    const entry = this.#fresh(storedFromGuest(state, this.#now));
+    const entry = this.#fresh(storedFromGuest(state, this.#now), true);
     this.#entries.set(state.id, entry);
     this.#save(entry, entry.execution.stored);
     this.#resume(entry.execution, state);
@@ -349,19 +368,27 @@ export class ExecutionTable {
     if (this.#counted.delete(execution)) commandEnded(this.#sandbox);
   }
 
-  /** One after the other; a failure costs what was to be remembered after a restart, and is logged. */
+  #started(entry: Entry): void {
+    if (entry.hasStarted) return;
+    entry.hasStarted = true;
+    this.#write(entry, () => this.#files.started(entry.execution.id));
+  }
+
   #save(entry: Entry, stored: StoredExecution): void {
+    this.#write(entry, () => this.#files.replace(stored));
+  }
+
+  /** One after the other; a failure costs what was to be remembered after a restart, and is logged. */
+  #write(entry: Entry, write: () => Promise<void>): void {
+    const { id } = entry.execution;
     entry.saved = entry.saved
       .then(nextTurn)
       .then(async () => {
-        if (this.#entries.get(stored.id) === entry) await this.#files.replace(stored);
+        if (this.#entries.get(id) === entry) await write();
       })
       .catch((error: unknown) => {
         const { log } = this.#context.dependencies;
-        log.warn(
-          { sandbox: this.#sandbox.id, execution: stored.id, error: String(error) },
-          "an execution is not stored",
-        );
+        log.warn({ sandbox: this.#sandbox.id, execution: id, error: String(error) }, "an execution is not stored");
       });
   }
 
