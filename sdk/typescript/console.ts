@@ -2,7 +2,7 @@
 import { UnreachableError } from "./errors.ts";
 import { bodyOf } from "./frames.ts";
 import type { CallOptions } from "./retry.ts";
-import type { Transport } from "./transport.ts";
+import { segment, type Transport } from "./transport.ts";
 
 export interface LogOptions extends CallOptions {
   /** The last lines that are given; 100 when absent. */
@@ -17,7 +17,7 @@ export async function* readLog(
   sandboxId: string,
   { lines, follow, signal }: LogOptions = {},
 ): AsyncGenerator<Uint8Array, void, void> {
-  const path = `/v1/vms/${encodeURIComponent(sandboxId)}/logs`;
+  const path = `/v1/vms/${segment(sandboxId)}/logs`;
   const response = await transport.request("GET", path, { query: { lines, follow }, accept: "text/plain", signal });
   const reader = bodyOf(response).getReader();
   try {

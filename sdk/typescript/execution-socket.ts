@@ -6,7 +6,7 @@ import { Execution, type AttachOptions } from "./execution.ts";
 import { endOf, type ExitedFrame, type Frame, type OutputFrame, SILENCE_MS, unpackFrame } from "./frames.ts";
 import { isPassing, Patience, Pause, retried } from "./retry.ts";
 import { SocketInput } from "./socket-input.ts";
-import type { Transport } from "./transport.ts";
+import { segment, type Transport } from "./transport.ts";
 
 type Received =
   | Frame
@@ -51,7 +51,7 @@ export class ExecutionSocket {
     private readonly options: AttachOptions = {},
   ) {
     this.#execution = Execution.of(transport, sandboxId, id, options);
-    const path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}/executions/${encodeURIComponent(id)}/ws`;
+    const path = `/v1/sandboxes/${segment(sandboxId)}/executions/${segment(id)}/ws`;
     this.#url = transport.socketUrl(path);
     this.#offsets = { stdout: options.stdoutOffset ?? 0, stderr: options.stderrOffset ?? 0 };
     this.#input = new SocketInput((message) => this.#send(message));

@@ -3,7 +3,7 @@
 import { following } from "./following.ts";
 import { endOf, type ExitedFrame, type Frame, MSGPACK_STREAM, type OutputFrame } from "./frames.ts";
 import { type CallOptions, type RetryOptions, retried } from "./retry.ts";
-import type { Transport } from "./transport.ts";
+import { segment, type Transport } from "./transport.ts";
 import type { Execution as ExecutionState, ExecutionStart, StdinStatus } from "./types.ts";
 
 /**
@@ -34,7 +34,7 @@ export class Execution {
     private readonly options: AttachOptions,
     response: Response | null,
   ) {
-    this.#path = `${collectionPath(sandboxId)}/${encodeURIComponent(id)}`;
+    this.#path = `${collectionPath(sandboxId)}/${segment(id)}`;
     this.#offsets = { stdout: options.stdoutOffset ?? 0, stderr: options.stderrOffset ?? 0 };
     this.#stdinOffset = response === null ? null : 0;
     this.#response = response;
@@ -142,7 +142,7 @@ export class Execution {
 }
 
 function collectionPath(sandboxId: string): string {
-  return `/v1/sandboxes/${encodeURIComponent(sandboxId)}/executions`;
+  return `/v1/sandboxes/${segment(sandboxId)}/executions`;
 }
 
 /** The executions of one sandbox. */

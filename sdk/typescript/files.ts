@@ -3,7 +3,7 @@
 import { toBase64 } from "./base64.ts";
 import { ApiError } from "./errors.ts";
 import { type CallOptions, type RetryOptions, retried } from "./retry.ts";
-import type { Content, Query, Transport } from "./transport.ts";
+import { segment, type Content, type Query, type Transport } from "./transport.ts";
 import type { FileEntry } from "./types.ts";
 import { downloaded } from "./download.ts";
 import { uploaded } from "./upload.ts";
@@ -31,7 +31,7 @@ export class Files {
     private readonly transport: Transport,
     sandboxId: string,
   ) {
-    this.#path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}/files`;
+    this.#path = `/v1/sandboxes/${segment(sandboxId)}/files`;
   }
 
   /** What is at `path`; a symbolic link is told, not followed. */

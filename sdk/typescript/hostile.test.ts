@@ -174,6 +174,13 @@ describe("a WebSocket", () => {
   });
 });
 
+test.each(["..", ".", ""])("the name %p leads nowhere", (name) => {
+  const client = new FluxVm({ url: "http://127.0.0.1:1" });
+  expect(() => client.sandbox(name)).toThrow("names nothing");
+  expect(() => client.sandbox("box").executions.get(name)).toThrow("names nothing");
+  expect(client.sandbox("box").snapshots.remove(name)).rejects.toThrow("names nothing");
+});
+
 describe("a download", () => {
   const ranged = (range: string, text: string) =>
     new Response(text, { status: 206, headers: { "content-range": `bytes ${range}` } });

@@ -1,6 +1,6 @@
 // Warm pools: sandboxes that were started ahead and wait frozen, so that a claim has one at once.
 import type { CallOptions } from "./retry.ts";
-import type { Transport } from "./transport.ts";
+import { segment, type Transport } from "./transport.ts";
 import type { ClaimFromPool, CreatePool, Pool, VmRecord } from "./types.ts";
 
 export interface ClaimOptions extends CallOptions {
@@ -42,5 +42,5 @@ export class Pools {
 }
 
 function pathOf(name: string): string {
-  return `/v1/pools/${encodeURIComponent(name)}`;
+  return `/v1/pools/${segment(name)}`;
 }

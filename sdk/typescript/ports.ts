@@ -1,6 +1,6 @@
 // The TCP ports of one sandbox: what listens, waiting for it, and exposing it on the loopback of the agent's host.
 import type { CallOptions } from "./retry.ts";
-import type { Transport } from "./transport.ts";
+import { segment, type Transport } from "./transport.ts";
 import type { ListeningPort, PortExposure } from "./types.ts";
 
 export interface WaitOptions extends CallOptions {
@@ -21,7 +21,7 @@ export class Ports {
     private readonly transport: Transport,
     sandboxId: string,
   ) {
-    this.#path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}`;
+    this.#path = `/v1/sandboxes/${segment(sandboxId)}`;
   }
 
   /** The sockets of the sandbox that listen, by port. */

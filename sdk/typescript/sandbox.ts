@@ -6,7 +6,7 @@ import { Files } from "./files.ts";
 import { Ports } from "./ports.ts";
 import type { CallOptions } from "./retry.ts";
 import { Snapshots } from "./snapshots.ts";
-import type { Transport } from "./transport.ts";
+import { segment, type Transport } from "./transport.ts";
 import type {
   Baseline,
   Changes,
@@ -39,7 +39,7 @@ export class Sandbox {
     this.files = new Files(transport, id);
     this.ports = new Ports(transport, id);
     this.snapshots = new Snapshots(transport, id);
-    this.#path = `/v1/sandboxes/${encodeURIComponent(id)}`;
+    this.#path = `/v1/sandboxes/${segment(id)}`;
   }
 
   record(options?: CallOptions): Promise<VmRecord> {

@@ -1,6 +1,6 @@
 // The snapshots of one sandbox by their tags: its memory and disk as they were.
 import type { CallOptions } from "./retry.ts";
-import type { Transport } from "./transport.ts";
+import { segment, type Transport } from "./transport.ts";
 import type { Snapshot, VmRecord } from "./types.ts";
 
 /** Every method rejects with `ApiError` (`NOT_SUPPORTED` where there is no memory that could be kept) or `UnreachableError`. */
@@ -11,7 +11,7 @@ export class Snapshots {
     private readonly transport: Transport,
     sandboxId: string,
   ) {
-    this.#path = `/v1/sandboxes/${encodeURIComponent(sandboxId)}`;
+    this.#path = `/v1/sandboxes/${segment(sandboxId)}`;
   }
 
   /** Keeps memory and disk; the sandbox goes on as it was. Rejects with `SNAPSHOT_EXISTS`. */
@@ -25,7 +25,7 @@ export class Snapshots {
   }
 
   async remove(tag: string, { signal }: CallOptions = {}): Promise<void> {
-    await this.transport.json("DELETE", `${this.#path}/snapshots/${encodeURIComponent(tag)}`, { signal });
+    await this.transport.json("DELETE", `${this.#path}/snapshots/${segment(tag)}`, { signal });
   }
 
   /** Puts the sandbox back to it, where what was started since is over; a stopped one is started from it. */

@@ -130,6 +130,12 @@ export class Transport {
   }
 }
 
+/** A name as a part of a path. Throws `ApiError` for one that would lead to another path, as `..` does. */
+export function segment(name: string): string {
+  if (["", ".", ".."].includes(name)) throw new ApiError(0, "BAD_REQUEST", `"${name}" names nothing`);
+  return encodeURIComponent(name);
+}
+
 function queryText(query: RequestOptions["query"] = {}): string {
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) if (value !== undefined) parameters.set(name, String(value));

@@ -114,7 +114,7 @@ export class FrameSocket implements SocketHandler {
     const socket = this.#socket;
     if (this.#isOver || socket === null) return false;
     const sent = this.options.encoding.send(socket, bytes);
-    if (sent < 0) this.#drained = Promise.withResolvers();
+    if (sent < 0) this.#drained ??= Promise.withResolvers();
     if (sent !== 0) return true;
     // The message was dropped: a stream with a hole must not go on.
     socket.terminate();
