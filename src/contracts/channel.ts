@@ -81,9 +81,14 @@ export interface IdentityReset {
   readonly reseedEntropy: boolean;
 }
 
+export interface GuestClock {
+  /** The clocks that measure durations are not touched. */
+  set(unixMs: number): Promise<void>;
+}
+
 /** A guest agent that is reachable. Every method rejects with an `AgentError` (`GUEST_…`, `FILE_…`, `SANDBOX_GONE`). */
 export interface GuestChannel {
-  /** What the guest agent says it can do: `exec`, `executions`, `files`, `file-streams`, `ports`, `manifest`, `shell`, `identity`. */
+  /** What the guest agent says it can do: `exec`, `executions`, `files`, `file-streams`, `ports`, `manifest`, `shell`, `identity`, `clock`. */
   readonly features: ReadonlySet<string>;
   /** Facet: commands with an id that outlive connections. */
   readonly executions?: GuestExecutions;
@@ -91,6 +96,8 @@ export interface GuestChannel {
   readonly fileStreams?: GuestFiles;
   /** Facet: TCP ports inside the sandbox. */
   readonly ports?: GuestPorts;
+  /** Facet: the guest has a wall clock of its own, which stands still while the guest does. */
+  readonly clock?: GuestClock;
   ping(): Promise<void>;
   exec(request: ExecRequest): Promise<ExecResult>;
   readFile(path: Uint8Array, maxBytes: number): Promise<FileContent>;

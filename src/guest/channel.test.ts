@@ -289,6 +289,35 @@ describe("the rest", () => {
     });
   });
 
+  test("reseeding brings random numbers of the host, other ones each time", async () => {
+    const entropies: unknown[] = [];
+    const channel = await connect([
+      welcomed(async (c) => {
+        for (const id of [1, 2]) {
+          entropies.push((await c.next()).message.entropy_base64);
+          c.send(id, FrameKind.end, { applied: ["entropy"], failures: [] });
+        }
+      }),
+    ]);
+    for (const _ of [1, 2]) await channel.resetIdentity({ regenerateMachineId: false, reseedEntropy: true });
+    expect(entropies.map((text) => Buffer.from(String(text), "base64").length)).toEqual([64, 64]);
+    expect(entropies[0]).not.toBe(entropies[1]);
+  });
+
+  test("the clock is set where the guest has one of its own", async () => {
+    const plain = await connect([welcomed(async () => {})]);
+    expect(plain.clock).toBeUndefined();
+    const channel = await connect([
+      async (c) => {
+        await c.welcome({ ...WELCOME, features: ["exec", "clock"] });
+        expect({ ...(await c.next()).message }).toEqual({ op: "set-clock", unix_ms: 1_796_083_200_123 });
+        c.send(1, FrameKind.end, {});
+      },
+    ]);
+    await channel.clock?.set(1_796_083_200_123);
+    expect(channel.clock).toBeDefined();
+  });
+
   test("more streams than a connection may have are refused here, and the channel goes on", async () => {
     const channel = await connect([
       welcomed(async (c) => {

@@ -6,6 +6,7 @@ import type {
   ExecResult,
   FileContent,
   GuestChannel,
+  GuestClock,
   IdentityReset,
   ManifestRequest,
   ManifestSink,
@@ -16,13 +17,14 @@ import type { GuestFiles } from "../contracts/files.ts";
 import type { GuestPorts } from "../contracts/ports.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { GuestConnection } from "./connection.ts";
+import { freshEntropy } from "./entropy.ts";
 import { exec } from "./exec.ts";
 import { ConnectedExecutions } from "./executions.ts";
 import { guestUnreachable } from "./faults.ts";
 import { texts } from "./fields.ts";
 import { ConnectedFiles } from "./file-client.ts";
 import { readFile, writeFile } from "./files.ts";
-import type { Message } from "./frame.ts";
+import { type Message, wide } from "./frame.ts";
 import { manifest } from "./manifest.ts";
 import type { Fields } from "./msgpack.ts";
 import { ConnectedPorts } from "./ports.ts";
@@ -36,6 +38,11 @@ export class WarmChannel implements GuestChannel {
 
   readonly #files = new ConnectedFiles((operation) => this.#on(operation));
   readonly #ports = new ConnectedPorts((operation) => this.#on(operation));
+  readonly #clock: GuestClock = {
+    set: async (unixMs) => {
+      await this.#call("set-clock", { unix_ms: wide(unixMs) }, limits.guestCallTimeoutMs);
+    },
+  };
 
   /** `reconnect` opens another connection to the same guest agent. */
   constructor(connection: GuestConnection, reconnect: () => Promise<GuestConnection>) {
@@ -57,6 +64,10 @@ export class WarmChannel implements GuestChannel {
 
   get ports(): GuestPorts | undefined {
     return this.features.has("ports") ? this.#ports : undefined;
+  }
+
+  get clock(): GuestClock | undefined {
+    return this.features.has("clock") ? this.#clock : undefined;
   }
 
   async ping(): Promise<void> {
@@ -89,6 +100,8 @@ export class WarmChannel implements GuestChannel {
       ...(request.hostname !== undefined && { hostname: request.hostname }),
       regenerate_machine_id: request.regenerateMachineId,
       reseed_entropy: request.reseedEntropy,
+      // What a guest in memory has gathered by itself is in every copy of it.
+      ...(request.reseedEntropy && { entropy_base64: freshEntropy() }),
     };
     const report = await this.#call("reset-identity", args, limits.guestCallTimeoutMs);
     return { applied: texts(report, "applied"), failures: texts(report, "failures") };

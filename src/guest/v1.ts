@@ -4,6 +4,7 @@ import { limits } from "../config/limits.ts";
 import type { ExecRequest, ExecResult, FileContent, GuestChannel, IdentityReset } from "../contracts/channel.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { catalogue } from "../errors/catalogue.ts";
+import { freshEntropy } from "./entropy.ts";
 import { guestUnreachable, guestViolation } from "./faults.ts";
 import { integer, printable, texts } from "./fields.ts";
 import type { Endpoint } from "./handshake.ts";
@@ -16,7 +17,6 @@ const NEWLINE = 0x0a;
 const TIMED_OUT_EXIT_CODE = 124;
 /** Stands for "no limit", which version 1 cannot say: ten years. */
 const NO_TIMEOUT_SECONDS = 10 * 365 * 24 * 3600;
-const ENTROPY_BYTES = 64;
 
 export class LineChannel implements GuestChannel {
   readonly features: ReadonlySet<string> = new Set(["exec", "files", "identity"]);
@@ -81,7 +81,6 @@ export class LineChannel implements GuestChannel {
   }
 
   async resetIdentity(request: IdentityReset): Promise<{ applied: readonly string[]; failures: readonly string[] }> {
-    const entropy = crypto.getRandomValues(Buffer.alloc(ENTROPY_BYTES)).toString("base64");
     const reply = await this.#call(
       "identity-reset",
       {
@@ -89,7 +88,7 @@ export class LineChannel implements GuestChannel {
         hostname: request.hostname,
         regenerate_machine_id: request.regenerateMachineId,
         reseed_entropy: request.reseedEntropy,
-        entropy_base64: request.reseedEntropy ? entropy : undefined,
+        entropy_base64: request.reseedEntropy ? freshEntropy() : undefined,
       },
       limits.guestCallTimeoutMs,
     );

@@ -2,6 +2,7 @@
 // stop, remove and reconcile are compositions of these steps.
 import { limits } from "../config/limits.ts";
 import type { Instance, LaunchRequest } from "../contracts/backend.ts";
+import type { GuestChannel } from "../contracts/channel.ts";
 import type { Volume, VolumeRequest } from "../contracts/storage.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { Change } from "../state/change.ts";
@@ -10,6 +11,7 @@ import type { Context } from "./context.ts";
 import type { Ledger, StuckResource } from "./ledger.ts";
 import type { SandboxRecord } from "./record.ts";
 import type { Live, Sandbox } from "./sandbox.ts";
+import { bringToPresent } from "./snapshots/present.ts";
 import { amend, fail } from "./transition.ts";
 
 /** What differs between the sandbox's own instance and one on a clone of its volume. */
@@ -87,8 +89,9 @@ export async function launch(
   const backend = context.backend(sandbox.record.backend);
   try {
     const instance = await backend.launch(launchRequest(context, sandbox, place, restore));
-    await answering(instance, limits.readyTimeoutMs);
+    const channel = await answering(instance, limits.readyTimeoutMs);
     await boundAgain(context, sandbox, instance);
+    if (restore !== undefined) await bringToPresent(context, sandbox.id, channel);
     return instance;
   } catch (error) {
     if (error instanceof AgentError) throw error;
@@ -109,10 +112,10 @@ async function boundAgain(context: Context, { record }: Sandbox, instance: Insta
   }
 }
 
-/** Resolves when the guest agent of an instance answers; ends the instance when it does not within `timeoutMs`. */
-async function answering(instance: Instance, timeoutMs: number): Promise<void> {
+/** Resolves with the guest agent of an instance when it answers; ends the instance when it does not within `timeoutMs`. */
+async function answering(instance: Instance, timeoutMs: number): Promise<GuestChannel> {
   try {
-    await withDeadline(instance.channel(), timeoutMs, "waiting for the guest agent");
+    return await withDeadline(instance.channel(), timeoutMs, "waiting for the guest agent");
   } catch (error) {
     await discard(instance);
     throw error;

@@ -83,6 +83,17 @@ describe("a machine with PCI", () => {
     expect(await machine.console()).not.toContain("fluxvm-guest-agent:");
   });
 
+  test("has a clock of its own that can be set, and durations go on", async () => {
+    const then = 2_000_000_000;
+    await channel.clock?.set(then * 1000);
+    const [wall, uptime] = (await shell(channel, "date +%s; cut -d. -f1 /proc/uptime")).trim().split("\n").map(Number);
+    expect(wall! - then).toBeWithin(0, 60);
+    expect(uptime).toBeWithin(0, 600);
+    await expect(channel.clock?.set(Number.MAX_SAFE_INTEGER * 1000)).rejects.toThrow();
+    await channel.clock?.set(Date.now());
+    expect(Number(await shell(channel, "date +%s")) - Date.now() / 1000).toBeWithin(-60, 2);
+  });
+
   test("goes last when memory runs out, and its commands do not", async () => {
     expect(await shell(channel, "sleep 0.2; cat /proc/$PPID/oom_score_adj /proc/self/oom_score_adj")).toBe("-900\n0\n");
   });

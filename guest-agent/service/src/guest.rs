@@ -61,6 +61,11 @@ pub trait Guest: 'static {
         None
     }
 
+    /// Facet: the guest has a wall clock of its own that can be set.
+    fn clock(&self) -> Option<&dyn SetClock> {
+        None
+    }
+
     /// Facet: interactive shells on a terminal.
     fn shells(&self) -> Option<&dyn OpenShell> {
         None
@@ -169,6 +174,12 @@ pub struct ManifestDownload {
 pub trait ResetIdentity {
     /// Does what it can and reports the rest.
     fn reset_identity(&self, request: ResetIdentityRequest) -> IdentityReport;
+}
+
+/// Facet of a guest whose wall clock is not the host's, and stands still while the guest does.
+pub trait SetClock {
+    /// Error `BAD_ARGUMENT` for a time that the clock does not have, `CAPABILITY` without the right to set it.
+    fn set_clock(&self, request: SetClockRequest) -> Result<(), Fault>;
 }
 
 /// Facet of a guest with terminals.

@@ -234,6 +234,8 @@ fn operations_whose_guest_ends_or_is_cut_say_so() {
         assert_eq!(host.end_of(3).await, Some(ErrorCode::Gone));
         host.open(4, "reset-identity", &Empty {}).await;
         assert_eq!(host.end_of(4).await, Some(ErrorCode::UnknownOp));
+        host.open(5, "set-clock", &SetClockRequest { unix_ms: 0 }).await;
+        assert_eq!(host.end_of(5).await, Some(ErrorCode::UnknownOp));
     });
 }
 

@@ -170,6 +170,12 @@ pub struct IdentityReport {
     pub failures: Vec<String>,
 }
 
+/// Set the wall clock, in milliseconds since 1970 began.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetClockRequest {
+    pub unix_ms: u64,
+}
+
 /// Stop the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShutdownRequest {

@@ -133,6 +133,7 @@ fn messages() {
             "execution-event" => again::<ExecutionEvent>(&payload),
             "port" => again::<PortRequest>(&payload),
             "port-wait" => again::<PortWaitRequest>(&payload),
+            "set-clock" => again::<SetClockRequest>(&payload),
             "port-wait-end" => again::<ListeningPort>(&payload),
             "port-list-end" => again::<PortListEnd>(&payload),
             "exec" => again::<ExecRequest>(&payload),

@@ -6,6 +6,7 @@ import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import { acrossIncarnations } from "../executions/executions.ts";
 import type { Live, Sandbox } from "../sandbox.ts";
+import { bringToPresent } from "./present.ts";
 
 /** Resolves with true once the guest agent answers again, with false when the backend has to relaunch instead. */
 export async function restoreInPlace(
@@ -19,7 +20,8 @@ export async function restoreInPlace(
   if (facet.restores !== "in-place" || restore === undefined) return false;
   await acrossIncarnations(context, sandbox, async () => {
     await withDeadline(restore(instance, volume, tag), limits.snapshotTimeoutMs, "restoring a snapshot");
-    await withDeadline(instance.channel(), limits.readyTimeoutMs, "waiting for the guest agent");
+    const answering = withDeadline(instance.channel(), limits.readyTimeoutMs, "waiting for the guest agent");
+    await bringToPresent(context, sandbox.id, await answering);
   });
   return true;
 }

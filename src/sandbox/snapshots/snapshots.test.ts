@@ -1,9 +1,10 @@
 // Snapshots, restoring and dry-runs in the sandbox itself, on a host in memory: what callers hear, what is put back, and
 // what is left after each failure and each crash.
-import { describe, expect, test } from "bun:test";
+import { describe, expect, spyOn, test } from "bun:test";
+import { AgentError } from "../../errors/agent-error.ts";
 import type { SandboxCore } from "../core.ts";
 import type { CrashPoint } from "../crash-points.ts";
-import type { FakeFile, Files } from "../testing/fake-guest.ts";
+import { FakeChannel, type FakeFile, type Files } from "../testing/fake-guest.ts";
 import { admin, NOTHING_HELD, World } from "../testing/world.ts";
 
 const file = (content: string): FakeFile => ({ content: Buffer.from(content), mode: 0o644 });
@@ -91,6 +92,43 @@ describe("restoring", () => {
     await expect(snapshots.restoreSnapshot(admin, "vm", "none")).rejects.toMatchObject({ code: "SNAPSHOT_NOT_FOUND" });
     await expect(snapshots.startFromSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "RESTORE_NEEDS_STOP" });
   });
+});
+
+describe("a guest out of a snapshot", () => {
+  const told = (world: World) => [...world.host.processes.values()].flatMap(({ channel }) => channel.told);
+  const NEWS = (unixMs: number) => [{ unixMs }, { regenerateMachineId: false, reseedEntropy: true }];
+
+  test.each(["relaunch", "in-place"] as const)("hears the time and fresh random numbers (%s)", async (restores) => {
+    await using vm = await machine(restores);
+    expect(told(vm.world)).toEqual([]);
+    await dryRun(vm.core, CHANGING);
+    expect(told(vm.world)).toEqual(NEWS(vm.world.nowUnixMs));
+  });
+
+  test("hears it at a start, which without a snapshot says nothing", async () => {
+    await using vm = await machine();
+    const { operations, snapshots } = vm.core;
+    await snapshots.takeSnapshot(admin, "vm", "one");
+    await operations.stop(admin, "vm");
+    await snapshots.restoreSnapshot(admin, "vm", "one");
+    expect(told(vm.world)).toEqual(NEWS(vm.world.nowUnixMs));
+    await operations.stop(admin, "vm");
+    await operations.start(admin, "vm");
+    expect(told(vm.world)).toEqual([]);
+  });
+
+  test.each(["relaunch", "in-place"] as const)(
+    "that cannot do anything with it runs all the same (%s)",
+    async (how) => {
+      await using vm = await machine(how);
+      const { prototype } = FakeChannel;
+      using refusing = spyOn(prototype, "resetIdentity").mockRejectedValue(new AgentError("GUEST_ERROR"));
+      await dryRun(vm.core, CHANGING);
+      expect(refusing).toHaveBeenCalledTimes(1);
+      expect(stateOf(vm.core)).toMatchObject({ state: "ready", error: null });
+      expect(textOf(vm.files)).toEqual(BEFORE);
+    },
+  );
 });
 
 describe("a dry-run by snapshot", () => {

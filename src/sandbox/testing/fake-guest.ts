@@ -6,6 +6,7 @@ import type {
   ExecResult,
   FileContent,
   GuestChannel,
+  IdentityReset,
   ManifestEntry,
   ManifestRequest,
   ManifestSink,
@@ -46,11 +47,19 @@ const byLatin1 = (a: string, b: string): number => compareBytes(bytesOf(a), byte
 type Listing = readonly (readonly [Uint8Array, ManifestEntry])[];
 
 export class FakeChannel implements GuestChannel {
-  readonly features = new Set(["exec", "executions", "files", "manifest"]);
+  readonly features = new Set(["exec", "executions", "files", "manifest", "identity", "clock"]);
   readonly executions = new FakeExecutions();
   /** Facet: a test that needs ports sets it. */
   ports?: GuestPorts;
   gone = false;
+  /** What the guest was told of itself, in order. */
+  readonly told: (IdentityReset | { readonly unixMs: number })[] = [];
+  readonly clock = {
+    set: async (unixMs: number): Promise<void> => {
+      this.#assertAlive();
+      this.told.push({ unixMs });
+    },
+  };
   /** Listings that may be answered with a delta, by digest; emptied to force whole listings. */
   readonly listings = new Map<string, Listing>();
   mode: "sha256" | "stat" = "sha256";
@@ -123,7 +132,9 @@ export class FakeChannel implements GuestChannel {
     return { digest, files, delta: false, unchanged: 0 };
   }
 
-  async resetIdentity(): Promise<{ applied: readonly string[]; failures: readonly string[] }> {
+  async resetIdentity(request: IdentityReset): Promise<{ applied: readonly string[]; failures: readonly string[] }> {
+    this.#assertAlive();
+    this.told.push(request);
     return { applied: [], failures: [] };
   }
 

@@ -4,7 +4,7 @@
 use super::command::{self, Running};
 use super::options::Options;
 use super::ports::MachinePorts;
-use super::{identity, power, shell};
+use super::{clock, identity, power, shell};
 use files::{Links, Manifests, Root};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -147,6 +147,10 @@ impl Guest for VmGuest {
         Some(self)
     }
 
+    fn clock(&self) -> Option<&dyn SetClock> {
+        self.owns_machine.then_some(self)
+    }
+
     fn shells(&self) -> Option<&dyn OpenShell> {
         Some(self)
     }
@@ -159,6 +163,12 @@ impl Guest for VmGuest {
 impl ResetIdentity for VmGuest {
     fn reset_identity(&self, request: ResetIdentityRequest) -> IdentityReport {
         identity::reset(&self.root, &self.root_path, &request)
+    }
+}
+
+impl SetClock for VmGuest {
+    fn set_clock(&self, request: SetClockRequest) -> Result<(), Fault> {
+        clock::set(request)
     }
 }
 

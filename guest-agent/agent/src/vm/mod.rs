@@ -2,6 +2,7 @@
 
 pub mod boot;
 mod channels;
+mod clock;
 mod command;
 mod config_disk;
 mod guest;

@@ -42,6 +42,15 @@ fn welcome_says_who_answers() {
 }
 
 #[test]
+fn a_guest_agent_that_is_not_the_machine_s_own_leaves_its_clock_alone() {
+    let agent = Agent::start();
+    let mut connection = agent.open();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let request = SetClockRequest { unix_ms: now.as_millis() as u64 };
+    assert_eq!(connection.run("set-clock", &request).unwrap_err().code, ErrorCode::UnknownOp);
+}
+
+#[test]
 fn a_wrong_token_or_version_ends_the_connection() {
     let agent = Agent::start();
     assert_eq!(Connection::greet(agent.stream(), "wrong").last_error().code, ErrorCode::Unauthorized);

@@ -115,6 +115,7 @@ impl<G: Guest> Connection<G> {
         features.extend(guest.ports().is_some().then_some("ports"));
         features.extend(guest.shells().is_some().then_some("shell"));
         features.extend(guest.identity().is_some().then_some("identity"));
+        features.extend(guest.clock().is_some().then_some("clock"));
         let welcome = Welcome {
             version: 2,
             agent: description.agent,

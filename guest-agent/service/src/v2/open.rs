@@ -24,6 +24,7 @@ pub enum Operation {
     WriteFile(WriteFileRequest),
     Manifest(ManifestRequest),
     ResetIdentity(ResetIdentityRequest),
+    SetClock(SetClockRequest),
     Shutdown(ShutdownRequest),
 }
 
@@ -57,6 +58,7 @@ pub fn operation(op: &str, frame: &Frame<'_>) -> Result<Operation, Fault> {
         "write-file" => Operation::WriteFile(arguments(frame)?),
         "manifest" => Operation::Manifest(arguments(frame)?),
         "reset-identity" => Operation::ResetIdentity(arguments(frame)?),
+        "set-clock" => Operation::SetClock(arguments(frame)?),
         "shutdown" => Operation::Shutdown(arguments(frame)?),
         _ => return Err(Fault::new(ErrorCode::UnknownOp, "this guest agent does not know the operation")),
     })
@@ -121,6 +123,12 @@ async fn perform<G: Guest>(
             let identity =
                 identity.ok_or_else(|| Fault::new(ErrorCode::UnknownOp, "this guest has no identity to reset"))?;
             stream.message(Kind::End, &identity.reset_identity(request)).await;
+        }
+        Operation::SetClock(request) => {
+            let clock = guest.clock();
+            let clock = clock.ok_or_else(|| Fault::new(ErrorCode::UnknownOp, "this guest has no clock of its own"))?;
+            clock.set_clock(request)?;
+            stream.message(Kind::End, &Empty {}).await;
         }
         Operation::Shutdown(request) => {
             stream.message(Kind::End, &Empty {}).await;
