@@ -27,7 +27,7 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...sandboxRoutes(dependencies),
     ...commandRoutes(dependencies),
     ...fileRoutes(dependencies),
-    ...contentRoutes(dependencies.files),
+    ...contentRoutes(dependencies.files, dependencies.telemetry.log),
     ...treeRoutes(dependencies.files, dependencies.telemetry.log, streams),
     ...portRoutes(dependencies.ports),
     ...snapshotRoutes(dependencies.snapshots),

@@ -134,10 +134,29 @@ describe("downloads", () => {
     await expect(response.arrayBuffer()).rejects.toThrow();
   });
 
-  test("an archive that fails in the middle is cut and not ended", async () => {
+  test("an archive that fails in the middle is cut and not ended, and why is logged", async () => {
+    harness.files.archiveBytes = MIB;
+    harness.files.failAfterBytes = MIB / 2;
+    const response = await get("/archive?path=/d");
+    expect(response.status).toBe(200);
+    await expect(response.arrayBuffer()).rejects.toThrow();
+    expect(harness.logged).toContainEqual(expect.objectContaining({ message: "a download was cut" }));
+    expect(harness.files.closed).toBe(1);
+  });
+
+  test("an archive that fails soon is an error that says why", async () => {
     harness.files.pieceBytes = 512;
     harness.files.failAfterBytes = 512;
-    await expect(get("/archive?path=/d").then((response) => response.arrayBuffer())).rejects.toThrow();
+    const response = await get("/archive?path=/d");
+    expect([response.status, await response.json()]).toMatchObject([503, { code: "GUEST_UNREACHABLE" }]);
+    expect(harness.files.closed).toBe(1);
+  });
+
+  test("an archive is whole where it begins and where it ends", async () => {
+    harness.files.archiveBytes = MIB + 1;
+    for (harness.files.pieceBytes of [1000, 256 * 1024, 2 * MIB]) {
+      expect((await (await get("/archive?path=/d")).arrayBuffer()).byteLength).toBe(MIB + 1);
+    }
   });
 
   test("a reader that stalls holds the file up, and one that leaves closes it", async () => {

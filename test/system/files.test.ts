@@ -211,6 +211,12 @@ archive("device.tar", ("c", C, ""))
     const compared = await sandbox.run("rm d/p; diff -r --no-dereference d copy && stat -c %a copy/e");
     expect(compared.stdout).toBe("750\n");
   });
+
+  test("an archive of what the sandbox itself cannot read says so", async () => {
+    await sandbox.run("mkdir -p closed; echo x > closed/a; echo y > closed/b; chmod 000 closed/b");
+    const { status, body } = await call("GET", "/archive?path=/closed");
+    expect([status, body]).toMatchObject([400, { code: "FILE_DENIED" }]);
+  });
 });
 
 async function rssBytes(pid: number): Promise<number> {

@@ -1,10 +1,11 @@
 // Routes that stream the content of files and archives, both ways.
 import { Type } from "@sinclair/typebox";
-import { AgentError } from "../../errors/agent-error.ts";
+import type { Logger } from "../../contracts/log.ts";
+import { AgentError, asAgentError } from "../../errors/agent-error.ts";
 import type { FileOperations } from "../../sandbox/files/operations.ts";
 import { guestFailures, streamedFileFailures } from "../failures.ts";
 import { defineRoute, type Route } from "../route.ts";
-import { bytesResponse, uploadSource } from "../stream/bytes.ts";
+import { begun, bytesResponse, uploadSource } from "../stream/bytes.ts";
 import { modeOf, pathFields, pathOf, rangeOf } from "./request.ts";
 
 const FILE = "application/octet-stream";
@@ -23,7 +24,9 @@ const unpackedReply = Type.Object(
   { $id: "ArchiveUnpacked", additionalProperties: false },
 );
 
-export function contentRoutes(files: FileOperations): readonly Route[] {
+export function contentRoutes(files: FileOperations, log: Logger): readonly Route[] {
+  const tellCut = (sandbox: string) => (error: unknown) =>
+    log.info({ sandbox, error: asAgentError(error).message }, "a download was cut");
   return [
     defineRoute({
       ...sandboxRoute,
@@ -49,7 +52,7 @@ export function contentRoutes(files: FileOperations): readonly Route[] {
           ...(range !== null && { "content-range": `bytes ${offset}-${offset + length - 1}/${size}` }),
         };
         const status = range === null ? 200 : 206;
-        if (request.method !== "HEAD") return bytesResponse(file, { status, headers });
+        if (request.method !== "HEAD") return bytesResponse(file, { status, headers }, tellCut(id));
         file.close();
         return new Response(null, { status, headers });
       },
@@ -88,7 +91,7 @@ export function contentRoutes(files: FileOperations): readonly Route[] {
       handler: async ({ caller, id, query, request }) => {
         const archive = await files.readArchive(caller, id, pathOf(query));
         const headers = { "content-type": ARCHIVE };
-        if (request.method !== "HEAD") return bytesResponse(archive, { headers });
+        if (request.method !== "HEAD") return bytesResponse(await begun(archive), { headers }, tellCut(id));
         archive.close();
         return new Response(null, { headers });
       },

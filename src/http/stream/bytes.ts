@@ -4,8 +4,18 @@ import type { ByteSource } from "../../contracts/files.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import { lastingResponse } from "./lasting.ts";
 
-/** A response with the bytes of `source`. When the source fails, the connection is cut, never ended as if it were whole. */
-export function bytesResponse(source: ByteSource, init: ResponseInit): Response {
+/** What an answer waits for that may still become an error: most of what small archives hold. */
+const BEGINNING_BYTES = 256 * 1024;
+
+/**
+ * A response with the bytes of `source`. When the source fails, the connection is cut, never ended as if it were whole;
+ * `failed` hears why, which no client can be told any more.
+ */
+export function bytesResponse(
+  source: ByteSource,
+  init: ResponseInit,
+  failed: (error: unknown) => void = () => {},
+): Response {
   const { promise: ended, resolve } = Promise.withResolvers<void>();
   const over = (): void => {
     source.close();
@@ -19,6 +29,7 @@ export function bytesResponse(source: ByteSource, init: ResponseInit): Response 
           if (bytes !== null) return controller.enqueue(bytes);
           controller.close();
         } catch (error) {
+          failed(error);
           controller.error(error);
         }
         over();
@@ -28,6 +39,29 @@ export function bytesResponse(source: ByteSource, init: ResponseInit): Response 
     { highWaterMark: 0 },
   );
   return lastingResponse(body, init, ended);
+}
+
+/** The same source once its beginning is here. Rejects, and closes it, when it fails before that. */
+export async function begun(source: ByteSource): Promise<ByteSource> {
+  const pieces: (Uint8Array | null)[] = [];
+  try {
+    for (let length = 0; length < BEGINNING_BYTES;) {
+      const piece = await source.read();
+      pieces.push(piece);
+      if (piece === null) break;
+      length += piece.length;
+    }
+  } catch (error) {
+    source.close();
+    throw error;
+  }
+  return {
+    read: async () => {
+      const piece = pieces.shift();
+      return piece === undefined ? await source.read() : piece;
+    },
+    close: () => source.close(),
+  };
 }
 
 /** The body of a request. A client that sends nothing for too long is `BODY_TOO_SLOW`, one that leaves `BAD_REQUEST`. */

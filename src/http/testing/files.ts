@@ -19,6 +19,7 @@ export class FakeFiles implements FileOperations {
   readonly calls: { readonly name: string; readonly path: string; readonly options?: unknown }[] = [];
   /** Answers of the feeds to come; a feed whose answers are used up is silent. */
   changes: Next[] = [];
+  archiveBytes = 1024;
   /** Pieces that downloads come in, and after how many bytes they fail. */
   pieceBytes = 64 * 1024;
   failAfterBytes = Number.POSITIVE_INFINITY;
@@ -66,7 +67,7 @@ export class FakeFiles implements FileOperations {
 
   async readArchive(_: Caller, __: string, path: Uint8Array): Promise<FileDownload> {
     this.#note("archive", path);
-    return this.#download(new Uint8Array(1024), { size: 0, offset: 0, length: 0 });
+    return this.#download(new Uint8Array(this.archiveBytes), { size: 0, offset: 0, length: 0 });
   }
 
   async writeArchive(_: Caller, __: string, path: Uint8Array, content: ByteSource): Promise<number> {
