@@ -11,6 +11,7 @@ import type { FakeExecution, FakeExecutions } from "./fake-executions.ts";
 import { admin, World } from "./world.ts";
 
 export const SANDBOX = "one";
+const WRITES_END_MS = 20;
 
 export class ExecutionWorld {
   private constructor(
@@ -67,6 +68,9 @@ export class ExecutionWorld {
   /** The agent ends politely and another begins; `kill`: it vanishes. */
   async restart({ kill = false }: { kill?: boolean } = {}): Promise<void> {
     if (!kill) await this.core.shutdown(1000);
+    this.world.killAgents();
+    // A process that is killed writes no more; here, what it had begun to write has to end first.
+    if (kill) await Bun.sleep(WRITES_END_MS);
     this.core = this.world.core();
     for (const { channel } of this.world.host.processes.values()) channel.executions.cutAll();
     await this.core.reconcile();
