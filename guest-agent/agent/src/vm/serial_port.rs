@@ -11,12 +11,17 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
 /// The name that the host gives the port.
 pub const PORT_NAME: &str = "org.fluxvm.agent.0";
+
+/// A host that has come back may be heard before the kernel knows of it, which then still says that it is away.
+const AWAY_AFTER: Duration = Duration::from_millis(200);
 
 const PORTS: &str = "/sys/class/virtio-ports";
 
@@ -33,7 +38,12 @@ pub fn find(name: &str) -> Option<PathBuf> {
 pub fn open(path: &std::path::Path) -> io::Result<(Reader, Writer)> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let port = Rc::new(File::from(rustix::fs::open(path, flags, Mode::empty())?));
-    let reader = Reader { readiness: Readiness::new(&port, epoll::EventFlags::IN)?, port: port.clone(), away: false };
+    let reader = Reader {
+        readiness: Readiness::new(&port, epoll::EventFlags::IN)?,
+        port: port.clone(),
+        away: false,
+        doubt: None,
+    };
     let writer = Writer { readiness: Readiness::new(&port, epoll::EventFlags::OUT)?, port };
     Ok((reader, writer))
 }
@@ -72,6 +82,8 @@ pub struct Reader {
     readiness: Readiness,
     /// The end has been told; it is not told again before there were bytes.
     away: bool,
+    /// When the end that the kernel tells is believed.
+    doubt: Option<Pin<Box<Sleep>>>,
 }
 
 impl AsyncRead for Reader {
@@ -80,15 +92,18 @@ impl AsyncRead for Reader {
             match (&*self.port).read(out.initialize_unfilled()) {
                 Ok(0) if self.away => {}
                 Ok(0) => {
-                    self.away = true;
-                    return Poll::Ready(Ok(()));
+                    let doubt = self.doubt.get_or_insert_with(|| Box::pin(sleep(AWAY_AFTER)));
+                    if doubt.as_mut().poll(context).is_ready() {
+                        (self.away, self.doubt) = (true, None);
+                        return Poll::Ready(Ok(()));
+                    }
                 }
                 Ok(count) => {
-                    self.away = false;
+                    (self.away, self.doubt) = (false, None);
                     out.advance(count);
                     return Poll::Ready(Ok(()));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.doubt = None,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Poll::Ready(Err(error)),
             }
