@@ -1,4 +1,4 @@
-// One process sandbox of a test agent, with the calls that tests make.
+// One sandbox of a test agent, with the calls that tests make.
 import { expect } from "bun:test";
 import type { AgentClient } from "./client.ts";
 
@@ -35,6 +35,13 @@ export class TestSandbox {
 
   static async create(agent: AgentClient, procbox: Record<string, unknown> = {}): Promise<TestSandbox> {
     const reply = await agent.json<{ id: string; error?: string }>("POST", "/v1/sandboxes", { procbox });
+    if (reply.status !== 201) throw new Error(`create: ${reply.status} ${JSON.stringify(reply.body)}`);
+    return new TestSandbox(agent, reply.body.id);
+  }
+
+  /** A virtual machine made of the template of this name. */
+  static async fromTemplate(agent: AgentClient, template: string): Promise<TestSandbox> {
+    const reply = await agent.json<{ id: string; error?: string }>("POST", "/v1/sandboxes", { template });
     if (reply.status !== 201) throw new Error(`create: ${reply.status} ${JSON.stringify(reply.body)}`);
     return new TestSandbox(agent, reply.body.id);
   }
