@@ -174,7 +174,7 @@ describe("a machine with PCI", () => {
     const sink = {
       async output(_: "stdout" | "stderr", __: number, data: Uint8Array) {
         output += Buffer.from(data).toString();
-        if (typed || !output.includes("17 91")) return;
+        if (typed || !output.includes("17 91\r\n")) return;
         typed = true;
         await channel.executions?.writeStdin("tty", 0, path("hello\n"), false);
       },
