@@ -2,11 +2,9 @@
 import type { Static } from "@sinclair/typebox";
 import type { JsonObject } from "../../contracts/json.ts";
 import type { Caller, CreateSandboxRequest } from "../../sandbox/operations.ts";
+import { DEFAULT_BACKEND } from "./create.ts";
 import { assertOwnPlaces } from "./host-paths.ts";
 import type { createVmBody } from "./schema.ts";
-
-/** What `auto` comes to. */
-const DEFAULT_BACKEND = "qemu";
 
 /** Throws `HOST_PATHS_REFUSED` for a tenant's token that names places of the host. */
 export function createVmRequest(caller: Caller, body: Static<typeof createVmBody>): CreateSandboxRequest {

@@ -21,8 +21,8 @@ const NOT_WITH_PROCBOX = [...NOT_SERVED, "template", "spec", "backend", "backend
 /** Backends that only an operator's template may name; a client's specification always means the agent's own engine. */
 const MACHINE_BACKENDS = ["qemu", "firecracker", "flux-vm"] as const;
 const OWN_ENGINE = "flux-vm";
-/** What runs a template that names no backend. */
-const DEFAULT_BACKEND = "qemu";
+/** What runs a machine whose template or specification names no backend. */
+export const DEFAULT_BACKEND = "qemu";
 const MEMORY_MIB_MIN = 128;
 
 /** Rejects with `BAD_REQUEST` for fields that exclude each other, `NOT_SUPPORTED`, `CREATE_KIND_MISSING`, `TEMPLATE_…`. */
