@@ -2,7 +2,7 @@
 // more rights than it needs, and finds it again after an agent restart. What it holds on the host: a control group and a
 // process. Disk and snapshots lie in the sandbox's volume, logs and sockets in its directories.
 import { constants } from "node:fs";
-import { access, chmod, chown, lstat, mkdir, rm } from "node:fs/promises";
+import { access, chmod, chown, lstat, mkdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
@@ -108,7 +108,7 @@ class QemuDriver {
   async plan(request: JsonObject): Promise<SandboxPlan> {
     const spec = parseRequest(request, this.#context.options, this.#host.accel);
     for (const path of [spec.image, spec.kernel, spec.initrd]) if (path !== null) await assertReadable(path);
-    const image = (await lstat(spec.image)).size;
+    const image = (await stat(spec.image)).size;
     return {
       spec,
       leases: this.#isRoot() ? ["uid"] : [],
