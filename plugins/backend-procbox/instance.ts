@@ -5,6 +5,7 @@ import { AgentError } from "../../src/errors/agent-error.ts";
 import type { Instance, InstanceEnd, ProcessIdentity } from "../../src/contracts/backend.ts";
 import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
+import { pause } from "../host/pause.ts";
 import { isAlive, signal, waitGone } from "../host/process.ts";
 
 /** An end is seen by the end of the guest channel; this is for a sandbox whose channel was cut before. */
@@ -83,14 +84,14 @@ export class ProcboxInstance implements Instance {
       (channel) => channel.shutdown(graceMs).then(() => true),
       () => false,
     );
-    return Promise.race([asked.catch(() => false), unrefSleep(graceMs).then(() => true)]);
+    return Promise.race([asked.catch(() => false), pause(graceMs).then(() => true)]);
   }
 
   /** The kernel tells of the end of our own child; an adopted supervisor is looked at. */
   #isGoneWithin(budgetMs: number): Promise<boolean> {
     const { exited } = this.#options;
     if (exited === undefined) return waitGone(this.identity, budgetMs);
-    return Promise.race([exited.then(() => true), unrefSleep(budgetMs).then(() => false)]);
+    return Promise.race([exited.then(() => true), pause(budgetMs).then(() => false)]);
   }
 
   async detach(): Promise<void> {
@@ -126,13 +127,6 @@ export class ProcboxInstance implements Instance {
     channel?.close();
     return (await lastWords(this.#options.socketDir)) ?? { reason: "the supervisor was killed", atUnixMs: Date.now() };
   }
-}
-
-/** A pause that does not keep the process running. */
-function unrefSleep(ms: number): Promise<void> {
-  return new Promise((resolve) => {
-    setTimeout(resolve, ms).unref();
-  });
 }
 
 /** The supervisor's own account of the end; null when it was killed before it could write one. */

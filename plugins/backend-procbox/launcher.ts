@@ -6,10 +6,11 @@ import { AgentError } from "../../src/errors/agent-error.ts";
 import type { ErrorCode } from "../../src/errors/catalogue.ts";
 import type { ProcessIdentity } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
+import { boundedText } from "../host/bounded-text.ts";
 import { bootId, startTicks } from "../host/process.ts";
 import type { LaunchConfig } from "./policy.ts";
 
-const REPORT_MAX_BYTES = 256 * 1024;
+const REPORT_MAX_CHARS = 256 * 1024;
 const LAUNCH_TIMEOUT_MS = 15_000;
 const TOKEN_FD = 3;
 const writeFd = promisify(write);
@@ -54,7 +55,7 @@ export async function startLauncher(executable: string, cgroup: string | null): 
       await sendToken(child.stdio[TOKEN_FD], token);
       const timer = setTimeout(() => child.kill("SIGKILL"), LAUNCH_TIMEOUT_MS);
       try {
-        return parseLaunchReport(await readBounded(child.stdout), () => tail(child.stderr));
+        return parseLaunchReport(await reportText(child.stdout), () => tail(child.stderr));
       } finally {
         clearTimeout(timer);
         child.unref();
@@ -72,18 +73,11 @@ async function sendToken(fd: unknown, token: string): Promise<void> {
   }
 }
 
-async function readBounded(stream: ReadableStream<Uint8Array>): Promise<string> {
-  const decoder = new TextDecoder();
-  let text = "";
-  for await (const chunk of stream) {
-    text += decoder.decode(chunk, { stream: true });
-    if (text.length > REPORT_MAX_BYTES) throw new AgentError("LAUNCH_FAILED", "the launcher's report is too long");
-  }
-  return text;
-}
+const reportText = (stream: ReadableStream<Uint8Array>): Promise<string> =>
+  boundedText(stream, REPORT_MAX_CHARS, "the launcher's report");
 
 async function tail(stream: ReadableStream<Uint8Array>): Promise<string> {
-  const text = await readBounded(stream).catch(() => "");
+  const text = await reportText(stream).catch(() => "");
   return text.slice(-500).trim();
 }
 
@@ -131,7 +125,7 @@ export async function ask(
     stderr: "pipe",
     timeout: LAUNCH_TIMEOUT_MS,
   });
-  const [text, errors] = await Promise.all([readBounded(child.stdout), tail(child.stderr), child.exited]);
+  const [text, errors] = await Promise.all([reportText(child.stdout), tail(child.stderr), child.exited]);
   const report = parseObject(text);
   if (report === null) throw new AgentError("LAUNCH_FAILED", `${mode} gave no report: ${errors}`);
   return report;

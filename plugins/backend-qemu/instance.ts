@@ -5,6 +5,7 @@ import type { Instance, InstanceEnd, ProcessIdentity } from "../../src/contracts
 import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import type { GroupResources } from "../host/resources.ts";
+import { pause } from "../host/pause.ts";
 import { isAlive, signal, waitGone } from "../host/process.ts";
 import { AGENT_SOCKET, CONSOLE_LOG, SERIAL_SOCKET } from "./arguments.ts";
 import { MachineConsole, trimLog } from "./console.ts";
@@ -158,13 +159,6 @@ export class MachineInstance implements Instance {
     await this.console.trim().catch(() => undefined);
     await trimLog(this.#options.processLog).catch(() => undefined);
   }
-}
-
-/** A pause that does not keep the process running. */
-function pause(ms: number): Promise<void> {
-  return new Promise((resolve) => {
-    setTimeout(resolve, ms).unref();
-  });
 }
 
 async function succeeds(attempt: Promise<unknown>): Promise<boolean> {

@@ -2,9 +2,10 @@
 // written down who it is, gives up every right that the program does not need, and becomes the program.
 import type { ProcessIdentity } from "../../src/contracts/backend.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
+import { boundedText } from "./bounded-text.ts";
 import { bootId, startTicks } from "./process.ts";
 
-const REPORT_MAX_BYTES = 64 * 1024;
+const REPORT_MAX_CHARS = 64 * 1024;
 const START_TIMEOUT_MS = 15_000;
 
 /** What the program is and what it may do, as the guest agent reads it. All paths are absolute. */
@@ -64,7 +65,7 @@ export async function startHelper(guestAgent: string): Promise<WaitingHelper> {
       await child.stdin.end();
       const timer = setTimeout(() => child.kill("SIGKILL"), START_TIMEOUT_MS);
       try {
-        const complaint = await textOf(child.stdout);
+        const complaint = await boundedText(child.stdout, REPORT_MAX_CHARS, "what the helper process says");
         if (complaint !== "") throw new AgentError("LAUNCH_FAILED", complaint);
       } finally {
         clearTimeout(timer);
@@ -72,14 +73,4 @@ export async function startHelper(guestAgent: string): Promise<WaitingHelper> {
       }
     },
   };
-}
-
-async function textOf(stream: ReadableStream<Uint8Array>): Promise<string> {
-  const decoder = new TextDecoder();
-  let text = "";
-  for await (const chunk of stream) {
-    text += decoder.decode(chunk, { stream: true });
-    if (text.length > REPORT_MAX_BYTES) throw new AgentError("LAUNCH_FAILED", "the helper process says too much");
-  }
-  return text;
 }

@@ -2,7 +2,7 @@
 // compiled binary is used when it is there, because that is what people run.
 import { existsSync } from "node:fs";
 import { chmod, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
-import { createServer } from "node:net";
+import { freePort } from "./free-port.ts";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
 import { ADMIN_TOKEN, AgentClient, READER_TOKEN, TENANT_TOKEN } from "./client.ts";
@@ -210,16 +210,4 @@ ${procbox}
 ${sections}
 `;
   }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.on("error", reject);
-    server.listen(0, "127.0.0.1", () => {
-      const address = server.address();
-      const port = typeof address === "object" && address !== null ? address.port : 0;
-      server.close(() => resolve(port));
-    });
-  });
 }

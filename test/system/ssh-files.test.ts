@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { mkdir, readdir, readlink, stat, utimes } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
+import { freePort } from "../harness/free-port.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
 import { finished, SshStation } from "../harness/ssh.ts";
 
@@ -199,7 +200,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8123), Handler).serve_forever()`;
 
   /** `ssh -N -L` to the destinations; answers the local ports. */
   async function forwarding(destinations: readonly string[]) {
-    const ports = destinations.map(freePort);
+    const ports = await Promise.all(destinations.map(freePort));
     const options = destinations.flatMap((destination, at) => ["-L", `${ports[at]}:${destination}`]);
     const child = Bun.spawn(station.command(sandbox.id, [], { options: ["-N", ...options] }), {
       stdin: "ignore",
@@ -258,12 +259,6 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8123), Handler).serve_forever()`;
     expect(agent.out).toBe("none none\n");
   }, 30_000);
 });
-
-function freePort(): number {
-  const listener = Bun.listen({ hostname: "127.0.0.1", port: 0, socket: { data() {} } });
-  listener.stop(true);
-  return listener.port;
-}
 
 /** What curl gets from a local port: its exit status, and the hash of the content. */
 async function get(port: number, path = ""): Promise<{ readonly status: number; readonly hash: string }> {

@@ -1,6 +1,6 @@
 // A Debian machine with a KVM of its own, emulated by QEMU: started from the cached parts, driven over a serial port,
 // thrown away at its end. Nothing that happens inside outlives it, and it does not outlive this process.
-import { createServer } from "node:net";
+import { freePort } from "../../harness/free-port.ts";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
 import { Cache } from "./cache.ts";
@@ -247,16 +247,4 @@ async function lastLines(file: string): Promise<string> {
     .text()
     .catch(() => "");
   return text.trimEnd().split("\n").slice(-LAST_LINES).join("\n");
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const server = createServer();
-    server.on("error", reject);
-    server.listen(0, "127.0.0.1", () => {
-      const address = server.address();
-      const port = typeof address === "object" && address !== null ? address.port : 0;
-      server.close(() => resolve(port));
-    });
-  });
 }
