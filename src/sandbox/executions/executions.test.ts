@@ -426,7 +426,21 @@ describe("input", () => {
     expect(process.input).toBe("hello world!");
     process.exit(0);
     await at.core.executions.waitExecution(admin, SANDBOX, "e", 5000);
-    await expect(at.stdin("e", 0, "hello")).rejects.toMatchObject(code("EXECUTION_EXITED"));
+    expect(await at.stdin("e", 6, "world!", true)).toEqual({ bytesWritten: 12, closed: true });
+    await expect(at.stdin("e", 6, "world!!")).rejects.toMatchObject(code("EXECUTION_EXITED"));
+    await expect(at.stdin("e", 13, "")).rejects.toMatchObject(code("EXECUTION_EXITED"));
+  });
+
+  test("that made the process exit while no agent was there was taken, and is when it is sent again", async () => {
+    await using at = await ExecutionWorld.create();
+    const process = await at.start({ id: "e", command: "a", stdin: true });
+    expect(await at.stdin("e", 0, "one")).toEqual({ bytesWritten: 3, closed: false });
+    await at.core.shutdown(1000);
+    process.input += " two";
+    process.exit(0);
+    await at.restart({ kill: true });
+    expect(await at.stdin("e", 3, " two", true)).toEqual({ bytesWritten: 7, closed: true });
+    await expect(at.stdin("e", 3, " two!")).rejects.toMatchObject(code("EXECUTION_EXITED"));
   });
 
   test("of a writer that leaves takes no place, and what it got in is known", async () => {

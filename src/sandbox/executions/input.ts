@@ -21,8 +21,9 @@ export class Stdin {
   }
 
   /**
-   * Resolves when the guest has taken the input. Rejects with `BAD_REQUEST` (the end of a terminal, or a writer that has
-   * left), `EXECUTION_EXITED`, `STDIN_GAP`, `STDIN_CLOSED`, or `SANDBOX_BUSY` when too many wait for their turn.
+   * Resolves when the guest has taken the input, also when it had before. Rejects with `BAD_REQUEST` (the end of a
+   * terminal, or a writer that has left), `EXECUTION_EXITED` or `STDIN_CLOSED` for new bytes that nobody takes any more,
+   * `STDIN_GAP`, or `SANDBOX_BUSY` when too many wait for their turn.
    */
   async write(input: StdinInput): Promise<StdinStatus> {
     if (this.#writers >= limits.stdinWritersMax) {
@@ -50,6 +51,7 @@ export class Stdin {
     if (eof && execution.tty)
       throw new AgentError("BAD_REQUEST", "the input of a terminal has no end; send its end-of-file character");
     this.#check(offset, data);
+    if (!execution.running) return execution.input;
     const guest = await this.#guest();
     const known = execution.input.bytesWritten;
     let sent = Math.max(0, Math.min(data.length, known - offset));
@@ -77,11 +79,13 @@ export class Stdin {
   /** Whether an offset lies beyond what was taken is for the guest to say: of a writer that left, more may have been. */
   #check(offset: number, data: Uint8Array): void {
     const { running, input } = this.#execution;
-    if (!running) throw new AgentError("EXECUTION_EXITED");
     if (!Number.isSafeInteger(offset) || offset < 0) throw new AgentError("BAD_REQUEST", "offset is a number from 0");
+    const isNew = offset + data.length > input.bytesWritten;
+    // Who was not answered sends again what may have made the process exit.
+    if (!running && isNew) throw new AgentError("EXECUTION_EXITED");
     if (!input.closed) return;
     if (offset > input.bytesWritten) throw gap(input.bytesWritten);
-    if (offset + data.length > input.bytesWritten) throw new AgentError("STDIN_CLOSED");
+    if (isNew) throw new AgentError("STDIN_CLOSED");
   }
 
   /** What a writer that left has got in is not known until the guest is asked, or somebody writes. */

@@ -335,7 +335,9 @@ fn input_by_offset() {
     assert_eq!(put(piece("a", 9, b"ld", true)), (11, true, false));
     assert_eq!(put(piece("a", 11, b"more", false)), (11, true, false));
     let (followed, end) = other.follow_to_the_end(&from("a", 0, 0));
-    assert_eq!((followed.out.as_slice(), end.unwrap().status.exit_code), (&b"hello world"[..], Some(7)));
+    let end = end.unwrap();
+    assert_eq!((followed.out.as_slice(), end.status.exit_code), (&b"hello world"[..], Some(7)));
+    assert_eq!(end.stdin, StdinState { accepted: 11, closed: true }, "what was taken is known after the end");
     assert_eq!(put(piece("a", 0, b"hello", false)), (11, true, false));
     // Without input it is at its end from the start.
     other.execute(&shell("b", "cat; echo done")).unwrap();
