@@ -25,6 +25,8 @@ export interface MachineFiles {
   readonly volumeDir: string;
   readonly image: number;
   readonly config: number;
+  /** What the kernel must be told of this host, beside the sandbox's own arguments. */
+  readonly kernelArguments: string;
 }
 
 /** Arguments for QEMU 7.2 and later, without the program's own name. */
@@ -38,7 +40,7 @@ export function qemuArguments(spec: QemuSpec, files: MachineFiles): string[] {
     ...["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"],
     ...["-chardev", `socket,id=qmp,path=${escaped(join(files.socketDir, QMP_SOCKET))},server=on,wait=off`],
     ...["-mon", "chardev=qmp,mode=control"],
-    ...boot(spec),
+    ...boot(spec, files),
     ...disks(spec, files),
     ...serial(files),
     ...channel(spec, files),
@@ -73,10 +75,10 @@ function machine(spec: QemuSpec): string[] {
   ];
 }
 
-function boot(spec: QemuSpec): string[] {
+function boot(spec: QemuSpec, files: MachineFiles): string[] {
   if (spec.kernel === null) return [];
   // What resets a microvm is a triple fault.
-  const append = [spec.kernel_args, spec.machine === "microvm" ? "reboot=t" : ""]
+  const append = [spec.kernel_args, files.kernelArguments, spec.machine === "microvm" ? "reboot=t" : ""]
     .filter((text) => text !== "")
     .join(" ");
   return [

@@ -18,6 +18,7 @@ import { uidIsClean } from "../host/uid.ts";
 import { AGENT_SOCKET, CONSOLE_LOG, type MachineFiles, QMP_SOCKET, qemuArguments, SERIAL_SOCKET } from "./arguments.ts";
 import { type QemuHost, qemuHost } from "./capabilities.ts";
 import { groupData, groupPlaces, type MachineGroups, makeMachineGroups, planGroups } from "./cgroup.ts";
+import { clockArguments } from "./clock.ts";
 import { type DiskTool, ensureDisk, listSnapshots, PROGRAM_PATHS, removeSnapshot } from "./disk-tool.ts";
 import { lastLines, MachineInstance } from "./instance.ts";
 import { Monitor } from "./monitor.ts";
@@ -107,6 +108,7 @@ class QemuDriver {
 
   async plan(request: JsonObject): Promise<SandboxPlan> {
     const spec = parseRequest(request, this.#context.options, this.#host.accel);
+    await clockArguments(spec);
     for (const path of [spec.image, spec.kernel, spec.initrd]) if (path !== null) await assertReadable(path);
     const image = (await stat(spec.image)).size;
     return {
@@ -128,7 +130,9 @@ class QemuDriver {
     await makeOwned(request.socketDir, uid);
     for (const name of [QMP_SOCKET, AGENT_SOCKET, SERIAL_SOCKET])
       await rm(join(request.socketDir, name), { force: true });
+    const beganMs = performance.now();
     await ensureDisk(this.#tool(request.volume, join(request.instanceDir, `${DISK_TOOL}.log`), uid), spec);
+    const diskMs = performance.now() - beganMs;
     const configDisk = join(request.instanceDir, CONFIG_DISK);
     await writeConfigDisk(configDisk, { token: request.token, hostname: request.shortName });
     const groups = await this.#makeGroups(request, spec);
@@ -139,6 +143,7 @@ class QemuDriver {
       volumeDir: request.volume.path,
       image: IMAGE_DESCRIPTOR,
       config: CONFIG_DESCRIPTOR,
+      kernelArguments: await clockArguments(spec),
     };
     const processLog = join(request.instanceDir, PROCESS_LOG);
     const helper = await this.#start(request, (waiting) =>
@@ -160,7 +165,7 @@ class QemuDriver {
       }),
     );
     const monitor = await this.#run(request, helper);
-    this.#context.log.info({ sandbox: request.sandboxId, pid: helper.identity.pid }, "virtual machine started");
+    this.#tellStart(request, helper, monitor, diskMs);
     return new MachineInstance({
       identity: helper.identity,
       monitor,
@@ -242,6 +247,16 @@ class QemuDriver {
       if (!isOver) throw error;
       throw new AgentError("LAUNCH_FAILED", await lastLines(join(request.instanceDir, PROCESS_LOG)), { cause: error });
     }
+  }
+
+  /** What a boot took, for whoever wants it shorter. */
+  #tellStart({ sandboxId }: LaunchRequest, helper: WaitingHelper, monitor: Monitor, diskMs: number): void {
+    const { log } = this.#context;
+    const { pid } = helper.identity;
+    log.info({ sandbox: sandboxId, pid, disk_ms: Math.round(diskMs) }, "virtual machine started");
+    void monitor.guestListens.then((atUnixMs) =>
+      log.info({ sandbox: sandboxId, at: new Date(atUnixMs).toISOString() }, "guest agent listens"),
+    );
   }
 
   /** As root every sandbox has a uid of its own; otherwise all run as the agent's user. */
