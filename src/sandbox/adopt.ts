@@ -1,11 +1,11 @@
 // Taking over a sandbox that an earlier agent process left running, or recording how it ended.
 import { readFile } from "node:fs/promises";
 import { limits } from "../config/limits.ts";
-import type { Instance } from "../contracts/backend.ts";
 import { asAgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import { executionsOf } from "./executions/executions.ts";
+import { tellTime } from "./guest-clock.ts";
 import type { Phase } from "./lifecycle.ts";
 import { restoreExposures } from "./ports/exposures.ts";
 import { stopRun } from "./power.ts";
@@ -23,7 +23,7 @@ export async function adoptOrEnd(context: Context, sandbox: Sandbox): Promise<Fa
   if (found.live === null && isBeingPutBack(sandbox)) return await putBack(context, sandbox);
   if (found.live === null) return await endedAway(context, sandbox, found.reason);
   const { live } = found;
-  await settlePause(context, sandbox, live.instance);
+  await settlePause(context, sandbox, live);
   const { enforcement, ...fields } = instanceFields(live.instance);
   // What confines the sandbox was decided at its launch; an adopted instance need not know it.
   await amend(context, sandbox, {
@@ -77,11 +77,12 @@ async function adopt(context: Context, sandbox: Sandbox): Promise<Found> {
 }
 
 /** A pause or resume that was cut ends where the guest certainly runs; a finished pause stays. */
-async function settlePause(context: Context, sandbox: Sandbox, instance: Instance): Promise<void> {
+async function settlePause(context: Context, sandbox: Sandbox, live: Live): Promise<void> {
   const { phase } = sandbox.record;
   if (phase !== "pausing" && phase !== "resuming") return;
   const facet = context.backend(sandbox.record.backend).pause;
-  await facet?.resume(instance);
+  await facet?.resume(live.instance);
+  await tellTime(context, sandbox.id, live);
   await move(context, sandbox, phase, "ready", { patch: { pausedAtUnixMs: null } });
 }
 

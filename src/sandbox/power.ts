@@ -6,6 +6,7 @@ import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import { executionsOf } from "./executions/executions.ts";
+import { tellTime } from "./guest-clock.ts";
 import type { VmRecord } from "./operations.ts";
 import { runOwner } from "./record.ts";
 import { dropExposures } from "./ports/exposures.ts";
@@ -220,6 +221,7 @@ export async function resume(
       throw error;
     }
     await context.dependencies.crashPoint("resume.thawed");
+    await tellTime(context, sandbox.id, live);
     if (sandbox.adoptsOnResume) await sandbox.executions?.adopt();
     sandbox.adoptsOnResume = false;
     await move(context, sandbox, "resuming", "ready", {

@@ -4,6 +4,7 @@ import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
+import { tellTime } from "../guest-clock.ts";
 import { checkCommand, commandTimeoutMs, liveOf } from "../guest-access.ts";
 import type { DryRunReply, DryRunRequest } from "../operations.ts";
 import { lifeOwner } from "../record.ts";
@@ -112,6 +113,7 @@ class SnapshotDryRun {
       withDeadline(facet.save(live.instance, live.volume, tag), limits.snapshotTimeoutMs, "taking a snapshot"),
     );
     await context.dependencies.crashPoint("dry-run.saved");
+    await tellTime(context, sandbox.id, live);
   }
 
   async #observe(live: Live, tag: string) {

@@ -111,6 +111,8 @@ describe("a claim", () => {
     vm.world.nowUnixMs += 60_000;
     const record = await vm.core.pools.claim(admin, "web", { name: "mine", ttlSeconds: 10, podUid: "pod-1" });
     expect(record).toMatchObject({ id: oldest, name: "mine", state: "ready", labels: { kind: "web" } });
+    const told = [...vm.world.host.processes.values()].flatMap(({ channel }) => channel.told);
+    expect(told).toEqual([{ unixMs: vm.world.nowUnixMs }]);
     expect(record.created_at).toBe(new Date(vm.world.nowUnixMs).toISOString());
     expect(record.expires_at).toBe(new Date(vm.world.nowUnixMs + 10_000).toISOString());
     expect((record.request as { pod_uid: string }).pod_uid).toBe("pod-1");

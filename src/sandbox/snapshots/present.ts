@@ -2,16 +2,17 @@
 // set, and its random numbers are begun anew, or those from after the snapshot would come a second time.
 import type { GuestChannel } from "../../contracts/channel.ts";
 import type { Context } from "../context.ts";
+import { setClock } from "../guest-clock.ts";
 
 /**
  * Tells the guest, before anybody else talks to it. Neither is worth the sandbox: a guest that refuses, or cannot, goes
  * on as it is, and the log says so.
  */
 export async function bringToPresent(context: Context, sandboxId: string, channel: GuestChannel): Promise<void> {
-  const { clock, log } = context.dependencies;
+  const { log } = context.dependencies;
   const warn = (what: string) => (error: unknown) =>
     log.warn({ sandbox: sandboxId, error: String(error) }, `${what} of a guest out of a snapshot`);
-  const timed = channel.clock?.set(clock.nowUnixMs()).catch(warn("the clock"));
+  const timed = setClock(context, sandboxId, channel);
   if (channel.features.has("identity")) {
     await channel
       .resetIdentity({ regenerateMachineId: false, reseedEntropy: true })

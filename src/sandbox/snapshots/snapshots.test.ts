@@ -102,7 +102,9 @@ describe("a guest out of a snapshot", () => {
     await using vm = await machine(restores);
     expect(told(vm.world)).toEqual([]);
     await dryRun(vm.core, CHANGING);
-    expect(told(vm.world)).toEqual(NEWS(vm.world.nowUnixMs));
+    const unixMs = vm.world.nowUnixMs;
+    // Where it is the same process, it stood still before the command, too.
+    expect(told(vm.world)).toEqual([...(restores === "in-place" ? [{ unixMs }] : []), ...NEWS(unixMs)]);
   });
 
   test("hears it at a start, which without a snapshot says nothing", async () => {
@@ -129,6 +131,41 @@ describe("a guest out of a snapshot", () => {
       expect(textOf(vm.files)).toEqual(BEFORE);
     },
   );
+});
+
+describe("a guest that stood still", () => {
+  const told = (world: World) => [...world.host.processes.values()].flatMap(({ channel }) => channel.told);
+
+  test("hears the time when it was paused, by whatever it is resumed, and when its memory was written", async () => {
+    await using vm = await machine();
+    const { operations, snapshots } = vm.core;
+    const times: { unixMs: number }[] = [];
+    const later = () => {
+      vm.world.nowUnixMs += 60_000;
+      times.push({ unixMs: vm.world.nowUnixMs });
+    };
+    for (const resume of [() => operations.resume(admin, "vm"), () => operations.ping(admin, "vm")]) {
+      await operations.pause(admin, "vm");
+      later();
+      await resume();
+      expect(told(vm.world)).toEqual(times);
+    }
+    later();
+    await snapshots.takeSnapshot(admin, "vm", "one");
+    expect(told(vm.world)).toEqual(times);
+    await operations.pause(admin, "vm");
+    await snapshots.takeSnapshot(admin, "vm", "two");
+    expect(told(vm.world)).toEqual(times);
+  });
+
+  test("runs on when its clock cannot be set", async () => {
+    await using vm = await machine();
+    await vm.core.operations.pause(admin, "vm");
+    for (const { channel } of vm.world.host.processes.values()) {
+      channel.clock.set = () => Promise.reject(new AgentError("GUEST_ERROR"));
+    }
+    expect(await vm.core.operations.resume(admin, "vm")).toMatchObject({ state: "ready", error: null });
+  });
 });
 
 describe("a dry-run by snapshot", () => {

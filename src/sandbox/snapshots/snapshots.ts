@@ -5,6 +5,7 @@ import type { Volume } from "../../contracts/storage.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
+import { tellTime } from "../guest-clock.ts";
 import type { Caller, VmRecord } from "../operations.ts";
 import { start } from "../power.ts";
 import type { Live, Sandbox } from "../sandbox.ts";
@@ -39,8 +40,10 @@ export function snapshotOperations(context: Context): SnapshotOperations {
     takeSnapshot: (caller, id, tag) =>
       inMailbox(caller, id, "snapshot", async (sandbox, facet) => {
         checkTag(tag);
-        const { instance, volume } = requireLive(sandbox);
-        return await bounded(facet.save(instance, volume, tag), "taking a snapshot");
+        const live = requireLive(sandbox);
+        const snapshot = await bounded(facet.save(live.instance, live.volume, tag), "taking a snapshot");
+        if (sandbox.record.phase === "ready") await tellTime(context, sandbox.id, live);
+        return snapshot;
       }),
     snapshots: (caller, id) =>
       inMailbox(caller, id, "list-snapshots", (sandbox, facet) => listOf(context, sandbox, facet)),
