@@ -129,7 +129,7 @@ function channel(spec: QemuSpec, { socketDir }: MachineFiles): string[] {
   return [
     ...["-device", `${device(spec, "virtio-serial")},id=ports,max_ports=2`],
     ...["-chardev", `socket,id=agent,path=${escaped(join(socketDir, AGENT_SOCKET))},server=on,wait=off`],
-    ...["-device", `virtserialport,chardev=agent,name=${AGENT_PORT}`],
+    ...["-device", `virtserialport,id=agent-port,chardev=agent,name=${AGENT_PORT}`],
   ];
 }
 

@@ -13,13 +13,15 @@ const CONNECT_PAUSE_MS = 10;
 
 export class Monitor {
   readonly #qmp: Qmp;
+  readonly #guestListens = Promise.withResolvers<number>();
   #ended: string | null = null;
   #lastJob = 0;
 
   private constructor(qmp: Qmp) {
     this.#qmp = qmp;
-    qmp.listen(({ event, data }) => {
+    qmp.listen(({ event, data, atUnixMs }) => {
       if (event === "SHUTDOWN") this.#ended = shutdownReason(data);
+      if (event === "VSERPORT_CHANGE" && data.open === true) this.#guestListens.resolve(atUnixMs);
     });
   }
 
@@ -48,6 +50,11 @@ export class Monitor {
   /** Why the machine ended, when it said so. */
   get endReason(): string | null {
     return this.#ended;
+  }
+
+  /** When the guest agent first opened its port, in milliseconds since 1970. Settles only if QEMU tells that it did. */
+  get guestListens(): Promise<number> {
+    return this.#guestListens.promise;
   }
 
   async isRunning(): Promise<boolean> {

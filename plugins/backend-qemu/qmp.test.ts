@@ -91,12 +91,14 @@ test("a connection that ends fails what waits, and what comes later", async () =
 });
 
 test("events reach whoever listens, also in pieces", async () => {
-  const event = JSON.stringify({ event: "SHUTDOWN", data: { reason: "guest-shutdown" } });
+  const timestamp = { seconds: 1_800_000_000, microseconds: 250_500 };
+  const event = JSON.stringify({ event: "SHUTDOWN", data: { reason: "guest-shutdown" }, timestamp });
   const qmp = await connected({ cont: (message) => `${event.slice(0, 9)}${event.slice(9)}\r\n${ok()(message)}` });
   const seen: unknown[] = [];
   const stop = qmp.listen((found) => seen.push(found));
   await qmp.run("cont", {}, 1000);
-  expect(seen).toEqual([{ event: "SHUTDOWN", data: { reason: "guest-shutdown" } }]);
+  const atUnixMs = 1_800_000_000_250.5;
+  expect(seen).toEqual([{ event: "SHUTDOWN", data: { reason: "guest-shutdown" }, atUnixMs }]);
   stop();
   await qmp.run("cont", {}, 1000);
   expect(seen).toHaveLength(1);

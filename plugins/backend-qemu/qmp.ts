@@ -23,6 +23,8 @@ export class QmpError extends AgentError {
 export interface QmpEvent {
   readonly event: string;
   readonly data: JsonObject;
+  /** By QEMU's own clock, to the microsecond. */
+  readonly atUnixMs: number;
 }
 
 interface Waiting {
@@ -171,7 +173,7 @@ export class Qmp {
     }
     if (typeof message !== "object" || message === null) return;
     if ("QMP" in message) return this.#greeting.resolve();
-    if (typeof message.event === "string") return this.#tell(message.event, message.data);
+    if (typeof message.event === "string") return this.#tell(message.event, message);
     const waiting = typeof message.id === "number" ? this.#waiting.get(message.id) : undefined;
     if (waiting === undefined) return;
     this.#waiting.delete(message.id as number);
@@ -180,10 +182,15 @@ export class Qmp {
     waiting.reject(new QmpError(waiting.command, String(error.class), String(error.desc)));
   }
 
-  #tell(event: string, data: Json | undefined): void {
-    const known = typeof data === "object" && data !== null && !Array.isArray(data) ? (data as JsonObject) : {};
-    for (const listener of this.#listeners) listener({ event, data: known });
+  #tell(event: string, { data, timestamp }: JsonObject): void {
+    const { seconds, microseconds } = objectOf(timestamp);
+    const told = { event, data: objectOf(data), atUnixMs: Number(seconds) * 1000 + Number(microseconds) / 1000 };
+    for (const listener of this.#listeners) listener(told);
   }
+}
+
+function objectOf(value: Json | undefined): JsonObject {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as JsonObject) : {};
 }
 
 function gone(): AgentError {

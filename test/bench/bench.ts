@@ -1,6 +1,7 @@
 // `./run bench [NAME] [--json] [--smoke]`: runs the benchmarks and prints each beside its peer. A smoke run only shows
 // that they start and report; its figures mean nothing.
 import { benchChanges } from "./changes.ts";
+import { benchCreate } from "./create.ts";
 import { benchExec } from "./exec.ts";
 import { benchLifecycle } from "./lifecycle.ts";
 import type { Row } from "./measure.ts";
@@ -11,6 +12,7 @@ const BENCHES: Readonly<Record<string, (options: { smoke: boolean }) => Promise<
   stream: benchStream,
   changes: benchChanges,
   lifecycle: benchLifecycle,
+  create: benchCreate,
 };
 
 const args = process.argv.slice(2);

@@ -50,33 +50,42 @@ export function upperBound(values: readonly number[]): number {
 }
 
 /** Runs `pairs` interleaved pairs after one that is not counted. */
-export async function compare(comparison: Comparison): Promise<Row> {
-  const { budgetKind = "ratio" } = comparison;
+export async function compare({ ours: measureOurs, peer: measurePeer, ...measured }: Comparison): Promise<Row> {
   const ours: number[] = [];
   const peer: number[] = [];
-  for (let pair = -1; pair < comparison.pairs; pair++) {
-    const mine = await comparison.ours();
-    const theirs = await comparison.peer();
+  for (let pair = -1; pair < measured.pairs; pair++) {
+    const mine = await measureOurs();
+    const theirs = await measurePeer();
     if (pair < 0) continue;
     ours.push(mine);
     peer.push(theirs);
   }
+  return judged(measured, ours, peer);
+}
+
+/** The row of pairs that were measured already: the same index is the same pair. */
+export function judged(
+  measured: Omit<Comparison, "ours" | "peer" | "pairs">,
+  ours: readonly number[],
+  peer: readonly number[],
+): Row {
+  const { budgetKind = "ratio" } = measured;
   const judge = (value: number, other: number): number =>
     budgetKind === "ratio" ? value / other : budgetKind === "difference" ? value - other : value;
   const ratios = ours.map((value, index) => judge(value, peer[index] ?? Number.NaN));
   const upper = upperBound(ratios);
   return {
-    metric: comparison.metric,
+    metric: measured.metric,
     ours: median(ours),
     peer: median(peer),
-    unit: comparison.unit,
-    peer_name: comparison.peerName,
+    unit: measured.unit,
+    peer_name: measured.peerName,
     ratio: median(ratios),
     ratio_upper: upper,
-    budget: comparison.budget,
+    budget: measured.budget,
     budget_kind: budgetKind,
-    met: upper <= comparison.budget,
-    pairs: comparison.pairs,
+    met: upper <= measured.budget,
+    pairs: ours.length,
   };
 }
 

@@ -46,6 +46,11 @@ export class TestSandbox {
     return new TestSandbox(agent, reply.body.id);
   }
 
+  /** One that is there already. */
+  static of(agent: AgentClient, id: string): TestSandbox {
+    return new TestSandbox(agent, id);
+  }
+
   get path(): string {
     return `/v1/sandboxes/${this.id}`;
   }
