@@ -129,7 +129,12 @@ async function machineArguments(template: Template, type: MachineType): Promise<
     ...disk("root", "root.raw"),
     ...disk("config", "config.raw", ",readonly=on"),
     ...["-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off", "-device", `virtio-serial-${bus}`],
-    ...["-device", "virtserialport,id=agent-port,chardev=agent,name=org.fluxvm.agent.0", "-device", `virtio-rng-${bus}`],
+    ...[
+      "-device",
+      "virtserialport,id=agent-port,chardev=agent,name=org.fluxvm.agent.0",
+      "-device",
+      `virtio-rng-${bus}`,
+    ],
   ];
 }
 
