@@ -204,6 +204,7 @@ function coreSettings(config: Config, host: HostFacts): CoreSettings {
     vmsMaxPerToken: config.auth.max_vms_per_token,
     memoryMibMaxPerToken: config.auth.max_memory_mib_per_token,
     leaseRanges: { uid: { first: uid_base, count: uid_count } },
+    readyTimeoutMs: config.sandbox.ready_timeout_secs * 1000,
     reaperIntervalMs: config.reaper_interval_secs * 1000,
     reservedHostPorts: new Set(ownPorts(config)),
   };

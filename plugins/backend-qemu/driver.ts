@@ -173,6 +173,7 @@ class QemuDriver {
       workDir,
       processLog,
       token: request.token,
+      readyTimeoutMs: request.readyTimeoutMs,
       guest: this.#context.guest,
       resources: this.#resources(request.shortName),
       exited: helper.exited,
@@ -189,6 +190,7 @@ class QemuDriver {
       workDir: join(request.instanceDir, WORK_DIR),
       processLog: join(request.instanceDir, PROCESS_LOG),
       token: request.token,
+      readyTimeoutMs: request.readyTimeoutMs,
       guest: this.#context.guest,
       resources: this.#resources(request.shortName),
     });

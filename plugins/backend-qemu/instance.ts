@@ -11,8 +11,6 @@ import { AGENT_SOCKET, CONSOLE_LOG, SERIAL_SOCKET } from "./arguments.ts";
 import { MachineConsole, trimLog } from "./console.ts";
 import type { Monitor } from "./monitor.ts";
 
-/** From the start of the machine until its guest agent answers, under emulation. */
-const CONNECT_TIMEOUT_MS = 120_000;
 const WATCH_INTERVAL_MS = 500;
 const LOG_CHECK_EVERY = 20;
 /** Of a stop's budget: for a guest agent that shuts down, then for a guest that obeys its power button; the rest kills. */
@@ -30,6 +28,8 @@ export interface MachineOptions {
   /** What QEMU complains of. */
   readonly processLog: string;
   readonly token: string;
+  /** How long the guest agent may take to answer. */
+  readonly readyTimeoutMs: number;
   readonly guest: GuestConnector;
   /** Null without control groups. */
   readonly resources: GroupResources | null;
@@ -82,12 +82,12 @@ export class MachineInstance implements Instance {
 
   /** Waits for the guest agent as long as the machine lives. */
   async #connect(): Promise<GuestChannel> {
-    const { socketDir, token, guest } = this.#options;
+    const { socketDir, token, guest, readyTimeoutMs } = this.#options;
     const path = join(socketDir, AGENT_SOCKET);
     const gone = this.ended.then(({ reason }): never => {
       throw new AgentError("SANDBOX_GONE", `the virtual machine ended: ${reason}`);
     });
-    const connected = guest.unix({ path, token, connectTimeoutMs: CONNECT_TIMEOUT_MS, device: true });
+    const connected = guest.unix({ path, token, connectTimeoutMs: readyTimeoutMs, device: true });
     this.#reached = await Promise.race([connected, gone]);
     return this.#reached;
   }

@@ -65,6 +65,7 @@ beforeAll(async () => {
     socketDir: join(root, "sockets"),
     volume: { name: "box", path: volume, capBytes: plan.volumeCapBytes, hardCap: false },
     token: "t0ken-of-the-test",
+    readyTimeoutMs: 60_000,
     resources,
   };
 });

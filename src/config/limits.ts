@@ -45,8 +45,6 @@ export const limits = {
   leaseChecksPerPassMax: 32,
   adoptTimeoutMs: 10 * 1000,
   adoptionsAtOnceMax: 16,
-  /** From the start of an instance until its guest agent answers. */
-  readyTimeoutMs: 60 * 1000,
   /** Taking, restoring or removing a snapshot: mostly the time to write a guest's memory. */
   snapshotTimeoutMs: 300 * 1000,
 

@@ -126,6 +126,7 @@ const sandbox = table("Sandboxes of every backend.", {
   templates_dir: optionalPath("Templates; <state_dir>/templates when unset."),
   volumes_dir: later(optionalPath("Named volumes; <state_dir>/volumes when unset.")),
   http_proxy_default_port: later(integer(8080, 1, 65_535, "Guest port behind /sandbox/{id}/ when none is named.")),
+  ready_timeout_secs: integer(60, 1, 3600, "Seconds from a start until the guest agent has to answer."),
   warm_slots: later(integer(0, 0, 64, "Prepared sandboxes to keep ready.")),
   egress_allow_domains: later(texts("Hosts that sandboxes may reach by name.")),
   egress_http_rules: later(

@@ -10,6 +10,8 @@ import type { Scratch } from "./scratch.ts";
 export const STOP_BUDGET_MS = 5_000;
 export const OUTPUT_MAX_BYTES = 1024 * 1024;
 const COMMAND_TIMEOUT_MS = 20_000;
+/** Emulated guests take long to boot. */
+const READY_TIMEOUT_MS = 120_000;
 
 /** What a backend's author tells the suite. */
 export interface BackendFixture {
@@ -62,7 +64,8 @@ export async function prepare(context: BackendContext, options: PrepareOptions =
   const token = options.like?.token ?? Buffer.from(crypto.getRandomValues(new Uint8Array(24))).toString("hex");
   const journal = new ConformanceJournal(backend.releases, { secrets: [token], failure: options.failure });
   const { sandboxId, shortName, instanceDir, socketDir } = names;
-  const request = { sandboxId, shortName, instanceDir, socketDir, spec: plan.spec, leases, volume, token };
+  const fixed = { spec: plan.spec, leases, volume, token, readyTimeoutMs: READY_TIMEOUT_MS };
+  const request = { sandboxId, shortName, instanceDir, socketDir, ...fixed };
   return { backend, token, leases, volume, journal, request: () => ({ ...request, resources: journal }) };
 }
 

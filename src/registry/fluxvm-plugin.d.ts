@@ -533,6 +533,8 @@ declare module "fluxvm/plugin" {
     readonly volume: Volume;
     /** Authenticates the host at the guest agent. Goes to the guest by descriptor, never by argument or log. */
     readonly token: string;
+    /** From the launch until the guest agent has to answer; whoever launches ends the instance then. */
+    readonly readyTimeoutMs: number;
     readonly resources: ResourceScope;
     /** Goes on from this snapshot of the volume instead of starting afresh. Only where the backend has `snapshots`. */
     readonly restore?: string;

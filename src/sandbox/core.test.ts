@@ -2,6 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { lstat, mkdir, readlink } from "node:fs/promises";
 import { join } from "node:path";
 import { limits } from "../config/limits.ts";
+import type { AgentError } from "../errors/agent-error.ts";
 import type { Caller, CreateSandboxRequest, IdempotentRequest, VmRecord } from "./operations.ts";
 import { ExecutionWorld, SANDBOX, until } from "./testing/execution-world.ts";
 import { admin, NOTHING_HELD, UID_FIRST, World } from "./testing/world.ts";
@@ -116,6 +117,22 @@ describe("create", () => {
       expect((await operations.create(admin, request({ id: "one" }))).state).toBe("ready");
     });
   }
+
+  test.each([
+    [20, "DEADLINE_EXCEEDED"],
+    [5000, "ready"],
+  ])("a guest agent that boots slowly has %d ms to answer", async (readyTimeoutMs, outcome) => {
+    await using world = await World.create();
+    const { operations } = world.core({ settings: { readyTimeoutMs } });
+    world.host.answerGate = Bun.sleep(200);
+    const created = operations.create(admin, request({ id: "one" }));
+    const said = await created.then(
+      ({ state }) => state,
+      ({ code }: AgentError) => code,
+    );
+    expect(said).toBe(outcome);
+    if (outcome !== "ready") expect(await world.holdings()).toEqual(NOTHING_HELD);
+  });
 
   test("one that cannot be undone stays as failed with its journal, and can be removed later", async () => {
     await using world = await World.create();

@@ -24,6 +24,8 @@ export interface CoreSettings {
   readonly vmsMaxPerToken: number | null;
   readonly memoryMibMaxPerToken: number | null;
   readonly leaseRanges: Readonly<Partial<Record<LeaseKind, LeaseRange>>>;
+  /** From the start of an instance until its guest agent has to answer. */
+  readonly readyTimeoutMs: number;
   readonly reaperIntervalMs: number;
   /** Ports of the host that no sandbox's port is exposed on: the agent's own. */
   readonly reservedHostPorts: ReadonlySet<number>;

@@ -33,6 +33,7 @@ export function launchRequest(context: Context, sandbox: Sandbox, place: LaunchP
     socketDir: context.places.socketDir(place.shortName),
     volume: place.volume,
     token: sandbox.token,
+    readyTimeoutMs: context.dependencies.settings.readyTimeoutMs,
     resources: place.resources,
     ...(restore === undefined ? {} : { restore }),
   };
@@ -89,7 +90,7 @@ export async function launch(
   const backend = context.backend(sandbox.record.backend);
   try {
     const instance = await backend.launch(launchRequest(context, sandbox, place, restore));
-    const channel = await answering(instance, limits.readyTimeoutMs);
+    const channel = await answering(instance, context.dependencies.settings.readyTimeoutMs);
     await boundAgain(context, sandbox, instance);
     if (restore !== undefined) await bringToPresent(context, sandbox.id, channel);
     return instance;

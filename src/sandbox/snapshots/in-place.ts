@@ -18,9 +18,10 @@ export async function restoreInPlace(
 ): Promise<boolean> {
   const restore = facet.restore?.bind(facet);
   if (facet.restores !== "in-place" || restore === undefined) return false;
+  const { settings } = context.dependencies;
   await acrossIncarnations(context, sandbox, async () => {
     await withDeadline(restore(instance, volume, tag), limits.snapshotTimeoutMs, "restoring a snapshot");
-    const answering = withDeadline(instance.channel(), limits.readyTimeoutMs, "waiting for the guest agent");
+    const answering = withDeadline(instance.channel(), settings.readyTimeoutMs, "waiting for the guest agent");
     await bringToPresent(context, sandbox.id, await answering);
   });
   return true;

@@ -77,6 +77,8 @@ export class FakeHost {
   readonly overshootListeners = new Set<(found: Overshoot) => void>();
   /** Awaited in every launch, so that a test can hold one. */
   launchGate: Promise<void> = Promise.resolve();
+  /** Awaited before a guest agent answers. */
+  answerGate: Promise<void> = Promise.resolve();
   /** Awaited in every pause. */
   pauseGate: Promise<void> = Promise.resolve();
   /** Awaited before the end of an instance is told, so that news can come late. */
@@ -126,6 +128,7 @@ export class FakeHost {
       visiblePid: null,
       enforcement: { filesystem: "fake" },
       channel: async () => {
+        await this.answerGate;
         if (this.faults.has("channel")) throw new AgentError("GUEST_UNREACHABLE");
         if (process.channel.gone) throw new AgentError("SANDBOX_GONE");
         if (agent !== this.#agents) throw new AgentError("GUEST_UNREACHABLE");

@@ -67,6 +67,7 @@ export class World {
         vmsMaxPerToken: null,
         memoryMibMaxPerToken: null,
         leaseRanges: { uid: { first: UID_FIRST, count: 8 } },
+        readyTimeoutMs: 60_000,
         reaperIntervalMs: 5,
         reservedHostPorts: new Set(),
         ...options.settings,
