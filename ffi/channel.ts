@@ -1,5 +1,7 @@
 // How native threads wake the event loop: one end of a socket pair is adopted here and carries one fixed-size record for
 // every finished job. The channel holds the process alive only while jobs run.
+import type { Socket } from "bun";
+import { adoptSocket } from "./adopt.ts";
 import { check, HostError } from "./status.ts";
 import { hostLibrary } from "./library.ts";
 import {
@@ -19,26 +21,10 @@ interface Waiting {
   readonly fail: (error: Error) => void;
 }
 
-interface AdoptedSocket {
-  ref(): void;
-  unref(): void;
-}
-
-/** Bun adopts a connected socket by descriptor, which its public types leave out. */
-interface AdoptOptions {
-  readonly fd: number;
-  readonly socket: {
-    data(socket: AdoptedSocket, chunk: Uint8Array): void;
-    close(socket: AdoptedSocket): void;
-    error(socket: AdoptedSocket, error: Error): void;
-  };
-}
-const adopt = Bun.connect as unknown as (options: AdoptOptions) => Promise<AdoptedSocket>;
-
 class Channel {
   readonly #waiting = new Map<number, Waiting>();
   readonly #number: number;
-  #socket: AdoptedSocket | null = null;
+  #socket: Socket | null = null;
   #closed: Error | null = null;
   #sequence = 0;
   #partial: Uint8Array = new Uint8Array(0);
@@ -72,7 +58,7 @@ class Channel {
 
   async #adopt(fd: number): Promise<void> {
     try {
-      this.#socket = await adopt({
+      this.#socket = await adoptSocket({
         fd,
         socket: {
           data: (_, chunk) => this.#receive(chunk),

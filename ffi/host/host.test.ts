@@ -10,6 +10,7 @@ import { kvmSpeed, probeKvm } from "./kvm.ts";
 import { landlockAbi } from "./landlock.ts";
 import { processRuns, signalProcess } from "./processes.ts";
 import { copyTree, measureTree, removeTree } from "./trees.ts";
+import { CID_MAX, CID_MIN, cidIsFree, connectVsock } from "./vsock.ts";
 
 let directory: string;
 beforeEach(() => {
@@ -125,4 +126,19 @@ test("the speed of a guest is measured, or why it cannot be is named", async () 
   // Even where every privileged instruction is emulated, a guest gets through a hundred thousand a second.
   if (existsSync("/dev/kvm")) expect(await kvmSpeed()).toBeGreaterThan(100_000);
   else await expect(kvmSpeed()).rejects.toThrow(/ENOENT/);
+});
+
+test("what cannot be a machine is not connected to", () => {
+  const connect = (cid: number, port: number) => connectVsock(cid, port, { data: () => undefined });
+
+  for (const cid of [-1, 0, CID_MIN - 1, 3.5, CID_MAX + 1]) expect(connect(cid, 1)).rejects.toThrow(RangeError);
+  expect(connect(CID_MIN, -1)).rejects.toThrow(RangeError);
+  expect(cidIsFree(CID_MIN - 1)).rejects.toThrow(RangeError);
+});
+
+const hasVsock = existsSync("/dev/vhost-vsock");
+
+test.skipIf(!hasVsock)("a machine that is not there is told at once (needs vhost-vsock)", async () => {
+  expect(await cidIsFree(CID_MAX)).toBe(true);
+  expect(await codeOf(connectVsock(CID_MAX, 1, { data: () => undefined }))).toBe("ENODEV");
 });

@@ -2,7 +2,7 @@
 // What crosses to the host library: completion records and job arguments, packed and little-endian.
 import { ArgumentWriter, safeInteger } from "../wire.ts";
 
-export const ABI_HASH = 0x507927f9a83662afn;
+export const ABI_HASH = 0x3ef226b7337e998dn;
 export const COMPLETION_BYTES = 48;
 export const TEXT_MAX_BYTES = 4096;
 
@@ -101,6 +101,8 @@ export interface JobArguments {
   treeMeasure: { path: string | Uint8Array; entriesMax: number };
   /** Runs a guest of a few instructions at ring 0, and says how many a second it got through. */
   kvmMeasure: { instructions: number };
+  /** Says whether a machine could have this vsock id now; an error says that no machine of this host can have one. */
+  vsockCidProbe: { cid: number };
 }
 
 export type JobName = keyof JobArguments;
@@ -127,6 +129,7 @@ export interface JobResults {
   treeRemove: { entries: number };
   treeMeasure: { bytes: number; entries: number };
   kvmMeasure: { perSecond: number };
+  vsockCidProbe: { free: number };
 }
 
 /** How each job is numbered, encoded and decoded. */
@@ -292,5 +295,10 @@ export const jobCodecs: {
     kind: 20,
     encode: (job) => new ArgumentWriter(4).u32(0, job.instructions).finish(),
     decode: (values) => ({ perSecond: safeInteger(values[0] ?? 0n) }),
+  },
+  vsockCidProbe: {
+    kind: 21,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.cid).finish(),
+    decode: (values) => ({ free: safeInteger(values[0] ?? 0n) }),
   },
 };

@@ -170,4 +170,11 @@ export const jobs: readonly JobDescription[] = [
     arguments: { instructions: "u32" },
     results: { per_second: "size" },
   },
+  {
+    name: "vsock_cid_probe",
+    about:
+      "Says whether a machine could have this vsock id now; an error says that no machine of this host can have one.",
+    arguments: { cid: "u32" },
+    results: { free: "u32" },
+  },
 ];

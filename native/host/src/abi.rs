@@ -4,8 +4,9 @@
 
 use crate::layout::{ABI_HASH, Job};
 use crate::{channel, facts, pool};
+use fluxvm_sys::vsock;
 use rustix::io::{Errno, Result};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Bound on the encoded arguments of one job.
@@ -124,6 +125,12 @@ pub unsafe extern "C" fn fluxvm_host_peer_credentials(socket: i32, out: *mut u32
         out.copy_from_slice(&facts::peer_credentials(socket)?);
         Ok(0)
     })
+}
+
+/// Begins a connection to a port of the machine with this vsock id; returns the descriptor, which the caller then owns.
+#[unsafe(no_mangle)]
+pub extern "C" fn fluxvm_host_vsock_connect(cid: u32, port: u32) -> i32 {
+    guard(|| vsock::begin_connection(cid, port).map(IntoRawFd::into_raw_fd))
 }
 
 #[cfg(test)]

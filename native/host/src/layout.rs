@@ -6,7 +6,7 @@ use rustix::io::{Errno, Result};
 use std::ffi::CString;
 
 /// Identifies this version of the schema.
-pub const ABI_HASH: u64 = 0x507927f9a83662af;
+pub const ABI_HASH: u64 = 0x3ef226b7337e998d;
 /// Size of one completion record.
 pub const COMPLETION_BYTES: usize = 48;
 /// Number of results in a completion record.
@@ -91,6 +91,8 @@ pub enum Job {
     TreeMeasure { path: CString, entries_max: u32 },
     /// Runs a guest of a few instructions at ring 0, and says how many a second it got through.
     KvmMeasure { instructions: u32 },
+    /// Says whether a machine could have this vsock id now; an error says that no machine of this host can have one.
+    VsockCidProbe { cid: u32 },
 }
 
 impl Job {
@@ -180,6 +182,10 @@ impl Job {
             20 => {
                 let arguments = Arguments::new(bytes, 4)?;
                 Ok(Self::KvmMeasure { instructions: arguments.u32(0)? })
+            }
+            21 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::VsockCidProbe { cid: arguments.u32(0)? })
             }
             _ => Err(Errno::NOSYS),
         }

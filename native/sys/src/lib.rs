@@ -1,5 +1,5 @@
-//! Every unsafe system call of the host library: ioctls of btrfs, loop devices and KVM, the Landlock version query and
-//! the signal mask of native threads. Callers get safe functions over borrowed descriptors; nothing here keeps state.
+//! Every unsafe system call of the host library: ioctls of btrfs, loop devices and KVM, sockets to virtual machines, the
+//! Landlock version query and the signal mask of native threads. Callers get safe functions over borrowed descriptors; nothing here keeps state.
 
 pub mod btrfs;
 mod ioctl;
@@ -9,5 +9,6 @@ pub mod landlock;
 pub mod loop_device;
 pub mod sockets;
 pub mod threads;
+pub mod vsock;
 
 pub use rustix::io::{Errno, Result};

@@ -10,6 +10,7 @@ mod tree_measure;
 mod tree_remove;
 #[cfg(test)]
 mod tree_tests;
+mod vsock;
 
 use crate::layout::{Job, Values};
 use rustix::io::Result;
@@ -57,6 +58,7 @@ pub fn run(job: Job) -> Result<Values> {
         }
         Job::TreeRemove { path } => Ok(values([u64::from(tree_remove::remove(&path)?)])),
         Job::KvmMeasure { instructions } => Ok(values([kvm::measure(instructions)?])),
+        Job::VsockCidProbe { cid } => Ok(values([u64::from(vsock::cid_is_free(cid)?)])),
         Job::TreeMeasure { path, entries_max } => {
             let size = tree_measure::measure(&path, entries_max)?;
             Ok(values([size.bytes, u64::from(size.entries)]))
