@@ -9,6 +9,8 @@ export const RELEASE = "bookworm";
 const BACKPORTS = `${RELEASE}-backports`;
 const KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
+type Program = "apt-get" | "apt-cache";
+
 interface Suite {
   readonly mirror: string;
   readonly suite: string;
@@ -67,8 +69,13 @@ export class Packages {
   async unpackAlone(name: string, version: string, target: string): Promise<void> {
     const folder = join(this.#folder, "alone");
     await mkdir(folder);
-    await this.#apt("apt-get", "download", `${name}=${version}`);
+    await this.download(name, version, folder);
     await this.#unpack(folder, target);
+  }
+
+  /** Puts one package of a known version, as the archive has it, into `folder`. */
+  async download(name: string, version: string, folder: string): Promise<void> {
+    await run([...this.#command("apt-get"), "download", `${name}=${version}`], { folder });
   }
 
   async #unpack(from: string, target: string): Promise<void> {
@@ -77,7 +84,12 @@ export class Packages {
     for (const file of files) await run(["dpkg-deb", "--extract", join(from, file), target]);
   }
 
-  #apt(program: "apt-get" | "apt-cache", ...args: string[]): Promise<string> {
+  #apt(program: Program, ...args: string[]): Promise<string> {
+    return run([...this.#command(program), ...args]);
+  }
+
+  /** The program with its settings; arguments follow. */
+  #command(program: Program): string[] {
     const settings = {
       "Dir::Etc::SourceList": join(this.#folder, "own.sources"),
       "Dir::Etc::SourceParts": "/dev/null",
@@ -94,8 +106,7 @@ export class Packages {
       "Acquire::Retries": "3",
     };
     const options = Object.entries(settings).flatMap(([key, value]) => ["-o", `${key}=${value}`]);
-    const folder = join(this.#folder, "alone");
-    return run([program, "--quiet", ...options, ...args], existsSync(folder) ? { folder } : {});
+    return [program, "--quiet", ...options];
   }
 }
 

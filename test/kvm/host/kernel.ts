@@ -12,7 +12,8 @@ import { tool } from "./tools.ts";
 export const KERNELS = { "6.1": "release", "6.12": "backports" } as const;
 export type KernelSeries = keyof typeof KERNELS;
 
-const META_PACKAGE = "linux-image-cloud-amd64";
+/** Its own version is that of the kernel that it names. */
+export const KERNEL_META_PACKAGE = "linux-image-cloud-amd64";
 const EARLY_MODULES = ["virtio_pci", "virtio_blk", "ext4"];
 
 export const KERNEL_IMAGE = "vmlinuz";
@@ -40,13 +41,22 @@ export async function kernelPart(series: KernelSeries, tools: string): Promise<P
   };
 }
 
-async function unpackKernel(series: KernelSeries, scratch: string): Promise<string> {
-  const packages = await Packages.open(join(scratch, "apt"));
-  const { version, depends } = await packages.describe(META_PACKAGE, KERNELS[series]);
+/** The package of the newest kernel of a series. @throws Error when the archives have none */
+export async function kernelPackage(
+  packages: Packages,
+  series: KernelSeries,
+): Promise<{ name: string; version: string }> {
+  const { version, depends } = await packages.describe(KERNEL_META_PACKAGE, KERNELS[series]);
   const name = depends[0];
   if (name === undefined || !version.startsWith(`${series}.`)) {
-    throw new Error(`${META_PACKAGE} of the ${KERNELS[series]} is ${version || "missing"}, not ${series}`);
+    throw new Error(`${KERNEL_META_PACKAGE} of the ${KERNELS[series]} is ${version || "missing"}, not ${series}`);
   }
+  return { name, version };
+}
+
+async function unpackKernel(series: KernelSeries, scratch: string): Promise<string> {
+  const packages = await Packages.open(join(scratch, "apt"));
+  const { name, version } = await kernelPackage(packages, series);
   const target = join(scratch, "package");
   await packages.unpackAlone(name, version, target);
   return target;

@@ -9,6 +9,7 @@ import { ENDS_WITH_US } from "./command.ts";
 import { Initramfs } from "./initramfs.ts";
 import { type Job, type JobOutput, Jobs } from "./jobs.ts";
 import { EARLY_FOLDER, KERNEL_IMAGE, kernelPart, type KernelSeries, MODULES_IMAGE } from "./kernel.ts";
+import { PACKAGES_IMAGE, packagesPart } from "./packages.ts";
 import { makePayload, REPOSITORY } from "./payload.ts";
 import { ROOT_IMAGE, rootPart } from "./root.ts";
 import { BUSYBOX, qemuFiles, tool, toolsPart } from "./tools.ts";
@@ -102,6 +103,7 @@ export class KvmHost {
     const tools = await use(toolsPart);
     const kernel = await use(await kernelPart(options.kernel, tools));
     const root = await use(rootPart);
+    const packages = await use(await packagesPart(options.kernel));
     const run = await cache.openRun();
     acquired.defer(run.close);
     const initramfs = join(run.folder, "initramfs");
@@ -110,6 +112,7 @@ export class KvmHost {
       { file: join(root, ROOT_IMAGE), options: "snapshot=on" },
       { file: join(kernel, MODULES_IMAGE), options: "readonly=on" },
       { file: await makePayload({ tree: options.tree }, run.folder), options: "cache=unsafe" },
+      { file: join(packages, PACKAGES_IMAGE), options: "readonly=on" },
     ];
     const ports = new Map<number, number>();
     for (const port of options.ports) ports.set(port, await freePort());

@@ -8,7 +8,7 @@ import { makeImage } from "./disk.ts";
 
 const PACKAGES = [
   ...["kmod", "iproute2", "nftables", "procps", "python3-minimal", "openssl", "btrfs-progs", "xfsprogs"],
-  ...["qemu-system-x86", "bpftool", "busybox-static", "systemd-sysv"],
+  ...["qemu-system-x86", "qemu-utils", "bpftool", "busybox-static", "systemd-sysv"],
 ];
 const UNUSED = [
   ...["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/cache/apt", "var/lib/apt/lists"],
@@ -16,6 +16,9 @@ const UNUSED = [
 const SPARE_MIB = 16_384;
 
 export const ROOT_IMAGE = "root.img";
+
+/** The only archive that the machine reaches: a disk of its own, which nobody signs. */
+const ARCHIVE = "deb [trusted=yes] file:/srv/packages ./\n";
 
 /** Started by systemd; the other way to boot needs no file in the image. */
 const UNIT = `[Unit]
@@ -37,6 +40,7 @@ async function makeTree(tree: string, mirror: string): Promise<void> {
   await writeFile(join(tree, "etc/hostname"), "kvm-host\n");
   await writeFile(join(tree, "etc/hosts"), "127.0.0.1 localhost kvm-host\n::1 localhost\n");
   await writeFile(join(tree, "etc/systemd/system/kvm-host.service"), UNIT);
+  await writeFile(join(tree, "etc/apt/sources.list"), ARCHIVE);
   const wanted = join(tree, "etc/systemd/system/multi-user.target.wants");
   await mkdir(wanted, { recursive: true });
   await symlink("../kvm-host.service", join(wanted, "kvm-host.service"));
