@@ -1,6 +1,7 @@
 import { afterEach, expect, test } from "bun:test";
 import type { Subprocess } from "bun";
 import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
+import { noGuest } from "../../src/registry/testing.ts";
 import { ProcboxInstance } from "./instance.ts";
 import { bootId, startTicks } from "../host/process.ts";
 
@@ -19,6 +20,7 @@ async function adopted(): Promise<{ instance: ProcboxInstance; cut: () => void }
   const identity = { pid: process.pid, startTicks: (await startTicks(process.pid)) ?? 0, bootId: await bootId() };
   let cut: () => void = () => undefined;
   const guest: GuestConnector = {
+    ...noGuest,
     unix: ({ onCut }) => {
       cut = onCut ?? cut;
       return Promise.resolve({ close: () => undefined } as GuestChannel);

@@ -111,17 +111,40 @@ export interface GuestChannel {
   close(): void;
 }
 
+/** A connection to a guest agent that somebody has opened. */
+export interface GuestLink {
+  /** Takes of the bytes what it can at once, and says how many; none is 0 or less. */
+  write(bytes: Uint8Array): number;
+  /** Closes it at once. */
+  terminate(): void;
+}
+
+export interface LinkEvents {
+  /** Comes before the others. The link may not take bytes yet. */
+  opened(link: GuestLink): void;
+  /** The bytes are the receiver's from here on. */
+  received(bytes: Uint8Array): void;
+  /** It takes bytes again, after it did not take all. */
+  writable(): void;
+  /** May come more than once. */
+  closed(reason: string): void;
+}
+
+/** Opens one connection to a guest agent. Rejects when there is no way to it now. */
+export type OpenLink = (events: LinkEvents) => Promise<unknown>;
+
+export interface ConnectOptions {
+  readonly token: string;
+  /** It is tried until this time has passed, since the guest agent may only be starting. */
+  readonly connectTimeoutMs: number;
+  /** Called whenever a connection of the channel ends, for whatever reason: often the guest's own end. */
+  readonly onCut?: () => void;
+}
+
 /** Makes guest channels for backends. A channel keeps one warm connection and reopens it after a cut. */
 export interface GuestConnector {
-  /**
-   * `onCut` is called whenever a connection of the channel ends, for whatever reason: often the guest's own end. `device`
-   * says that the socket leads to a byte device of the guest, such as a serial port, and not to the guest agent itself.
-   */
-  unix(options: {
-    path: string;
-    token: string;
-    connectTimeoutMs: number;
-    onCut?: () => void;
-    device?: boolean;
-  }): Promise<GuestChannel>;
+  /** `device` says that the socket leads to a byte device of the guest, such as a serial port, and not to the guest agent itself. */
+  unix(options: ConnectOptions & { readonly path: string; readonly device?: boolean }): Promise<GuestChannel>;
+  /** Over whatever carries bytes to the guest agent itself. */
+  through(options: ConnectOptions & { readonly open: OpenLink }): Promise<GuestChannel>;
 }

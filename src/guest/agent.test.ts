@@ -5,6 +5,7 @@ import type { ExecRequest, GuestChannel, ManifestEntry, ManifestSink } from "../
 import type { AgentError } from "../errors/agent-error.ts";
 import { createGuestConnector } from "./connector.ts";
 import { failure } from "./testing/harness.ts";
+import { unixLink } from "./link.ts";
 import { LineChannel } from "./v1.ts";
 
 const PROGRAM = new URL("../../dist/native/fluxvm-guest-agent", import.meta.url).pathname;
@@ -207,7 +208,7 @@ describe("manifest", () => {
 });
 
 test("version 1 on the same socket", async () => {
-  const line = new LineChannel({ path: socket(), token: TOKEN });
+  const line = new LineChannel({ open: unixLink(socket()), token: TOKEN });
   await line.ping();
   expect(await line.exec(run("echo a; echo b >&2; exit 3"))).toMatchObject({
     exitCode: 3,
@@ -218,7 +219,7 @@ test("version 1 on the same socket", async () => {
   await line.writeFile(text(work("v1")), text("hello"), 0o600, MIB);
   const file = await line.readFile(text(work("v1")), MIB);
   expect([Buffer.from(file.content).toString(), file.mode]).toEqual(["hello", 0o600]);
-  const refused = await failure(new LineChannel({ path: socket(), token: "another" }).ping());
+  const refused = await failure(new LineChannel({ open: unixLink(socket()), token: "another" }).ping());
   expect(refused.code).toBe("GUEST_ERROR");
   expect(refused.message).toContain("unauthorized");
 });

@@ -2,16 +2,18 @@ import { afterEach, expect, test } from "bun:test";
 import type { AgentError } from "../errors/agent-error.ts";
 import { FrameKind } from "./frame.ts";
 import { shakeHands } from "./handshake.ts";
+import { unixLink } from "./link.ts";
 import type { StreamHandler } from "./stream.ts";
 import { FakePeer, type PeerConnection, type ReceivedFrame } from "./testing/peer.ts";
 
+const HEARTBEAT = { idleMs: 60_000, pongTimeoutMs: 1000 };
 let peer: FakePeer | null = null;
 
 afterEach(() => peer?.stop());
 
 async function connect(script: (connection: PeerConnection) => Promise<void>) {
   peer = new FakePeer(script);
-  const connection = await shakeHands({ path: peer.path, token: "t" }, 1000, { idleMs: 60_000, pongTimeoutMs: 1000 });
+  const connection = await shakeHands({ open: unixLink(peer.path), token: "t" }, 1000, HEARTBEAT);
   if (connection === null) throw new Error("version 1");
   return connection;
 }

@@ -1,33 +1,36 @@
-// Opens guest channels over unix sockets, in whichever protocol version the guest speaks.
+// Opens guest channels, in whichever protocol version the guest speaks.
 import { limits } from "../config/limits.ts";
-import type { GuestChannel, GuestConnector } from "../contracts/channel.ts";
+import type { ConnectOptions, GuestChannel, GuestConnector } from "../contracts/channel.ts";
 import { asAgentError } from "../errors/agent-error.ts";
 import { WarmChannel } from "./channel.ts";
 import type { GuestConnection, Heartbeat } from "./connection.ts";
 import { guestUnreachable } from "./faults.ts";
 import { shakeHands, type Endpoint } from "./handshake.ts";
+import { unixLink } from "./link.ts";
 import { LineChannel } from "./v1.ts";
 
 const RETRY_FIRST_MS = 2;
-const RETRY_MAX_MS = 50;
+const RETRY_MAX_MS = 10;
 
 const defaultHeartbeat: Heartbeat = { idleMs: limits.guestIdleMs, pongTimeoutMs: limits.guestPongTimeoutMs };
 
 /** `heartbeat` is for guests that are slower than a process on the same host, and for tests. */
 export function createGuestConnector(heartbeat: Heartbeat = defaultHeartbeat): GuestConnector {
+  const connect = async (endpoint: Endpoint, options: ConnectOptions): Promise<GuestChannel> => {
+    const { connectTimeoutMs, onCut = () => undefined } = options;
+    const connection = await connectWithRetries(endpoint, connectTimeoutMs, heartbeat);
+    if (connection === null) return new LineChannel(endpoint);
+    connection.whenEnded(onCut);
+    return new WarmChannel(connection, async () => {
+      const next = await reconnect(endpoint, connectTimeoutMs, heartbeat);
+      next.whenEnded(onCut);
+      return next;
+    });
+  };
   return {
-    /** Tries until `connectTimeoutMs` has passed, since the guest agent may only be starting. */
-    async unix({ path, token, connectTimeoutMs, onCut = () => undefined, device = false }): Promise<GuestChannel> {
-      const endpoint = { path, token, device };
-      const connection = await connectWithRetries(endpoint, connectTimeoutMs, heartbeat);
-      if (connection === null) return new LineChannel(endpoint);
-      connection.whenEnded(onCut);
-      return new WarmChannel(connection, async () => {
-        const next = await reconnect(endpoint, connectTimeoutMs, heartbeat);
-        next.whenEnded(onCut);
-        return next;
-      });
-    },
+    unix: ({ path, device = false, ...options }) =>
+      connect({ open: unixLink(path), token: options.token, device }, options),
+    through: ({ open, ...options }) => connect({ open, token: options.token }, options),
   };
 }
 

@@ -1,4 +1,5 @@
 // The beginning of a connection: preamble, HELLO, WELCOME. Also finds out that a guest only speaks version 1.
+import type { OpenLink } from "../contracts/channel.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { GuestConnection, type Heartbeat, type Welcome } from "./connection.ts";
 import type { DataPiece } from "./cut-data.ts";
@@ -15,10 +16,10 @@ const OPEN_BRACE = 0x7b;
 const FEATURES_MAX = 64;
 
 export interface Endpoint {
-  readonly path: string;
+  readonly open: OpenLink;
   /** Shows the guest agent that the host is asking. Never logged. */
   readonly token: string;
-  /** Whether the path leads to a byte device of the guest, which knows no connections. */
+  /** Whether the link leads to a byte device of the guest, which knows no connections. */
   readonly device?: boolean;
 }
 
@@ -71,7 +72,7 @@ class Handshake {
   }
 
   async start(): Promise<void> {
-    const { path, device } = this.#endpoint;
+    const { open, device } = this.#endpoint;
     const events = {
       received: (bytes: Uint8Array) => this.#receive(bytes),
       began: () => this.#began(),
@@ -79,7 +80,7 @@ class Handshake {
       closed: (reason: string) => this.#closed(reason),
     };
     try {
-      this.#socket = await GuestSocket.connect(path, events, device);
+      this.#socket = await GuestSocket.connect(open, events, device);
     } catch (error) {
       this.fail(guestUnreachable("the connection was refused", error));
       return;

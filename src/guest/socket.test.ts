@@ -1,5 +1,7 @@
 import { afterEach, expect, test } from "bun:test";
 import { limits } from "../config/limits.ts";
+import type { LinkEvents, OpenLink } from "../contracts/channel.ts";
+import { unixLink } from "./link.ts";
 import { GuestSocket } from "./socket.ts";
 import { FakePeer, type PeerConnection } from "./testing/peer.ts";
 
@@ -9,7 +11,7 @@ let peer: FakePeer | null = null;
 afterEach(() => peer?.stop());
 
 const connect = (closed: (reason: string) => void) =>
-  GuestSocket.connect(peer?.path ?? "", { received: () => {}, closed });
+  GuestSocket.connect(unixLink(peer?.path ?? ""), { received: () => {}, closed });
 
 test("bytes arrive in order, also when the kernel does not take them at once", async () => {
   const heard = Promise.withResolvers<string>();
@@ -30,7 +32,7 @@ test("too much that waits is told, and when it does not wait any more", async ()
   });
   const drained = Promise.withResolvers<void>();
   const events = { received: () => {}, closed: () => {}, drained: () => drained.resolve() };
-  const socket = await GuestSocket.connect(peer.path, events);
+  const socket = await GuestSocket.connect(unixLink(peer.path), events);
   const connection = await reading.promise;
   expect(socket.isCongested).toBe(false);
   socket.write(new Uint8Array(2 * limits.guestCongestedBytes));
@@ -50,4 +52,26 @@ test("a peer that never reads costs a bounded amount of memory", async () => {
   for (let sent = 0; sent <= limits.guestUnsentMaxBytes + 16 * MIB; sent += chunk.length) socket.write(chunk);
   expect(await closed.promise).toBe("the peer does not read");
   socket.write(chunk);
+});
+
+test("what is written before the link takes bytes goes out in order once it does", async () => {
+  const sent: number[] = [];
+  let room = -1;
+  let events: LinkEvents | null = null;
+  const write = (bytes: Uint8Array): number => {
+    const taken = bytes.subarray(0, Math.max(0, room));
+    sent.push(...taken);
+    return room < 0 ? -1 : taken.length;
+  };
+  const open: OpenLink = async (told) => {
+    events = told;
+    told.opened({ write, terminate: () => undefined });
+  };
+  const socket = await GuestSocket.connect(open, { received: () => {}, closed: () => {} });
+  socket.write(Uint8Array.of(1, 2, 3));
+  socket.write(Uint8Array.of(4));
+  expect(sent).toEqual([]);
+  room = 2;
+  for (let turn = 0; turn < 3; turn++) (events as LinkEvents | null)?.writable();
+  expect(sent).toEqual([1, 2, 3, 4]);
 });

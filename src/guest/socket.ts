@@ -1,7 +1,7 @@
-// A connected unix socket that bytes are written to at once, keeping what the kernel does not take yet. Where it leads to
-// a byte device, the bytes are written in the device's coding, and beginnings are told.
-import type { Socket } from "bun";
+// A connection that bytes are written to at once, keeping what the kernel does not take yet. Where it leads to a byte
+// device, the bytes are written in the device's coding, and beginnings are told.
 import { limits } from "../config/limits.ts";
+import type { GuestLink, OpenLink } from "../contracts/channel.ts";
 import { DeviceDecoder, encodeForDevice, MARK } from "./device-coding.ts";
 
 export interface SocketEvents {
@@ -16,7 +16,7 @@ export interface SocketEvents {
 }
 
 export class GuestSocket {
-  #socket: Socket | null = null;
+  #link: GuestLink | null = null;
   readonly #events: SocketEvents;
   /** Null where the socket leads to the peer itself. */
   readonly #decoder: DeviceDecoder | null;
@@ -35,22 +35,16 @@ export class GuestSocket {
     this.#decoder = device ? new DeviceDecoder(coded) : null;
   }
 
-  /** Rejects with what the system says, for example `ENOENT`. On a device this begins a connection. */
-  static async connect(path: string, events: SocketEvents, device = false): Promise<GuestSocket> {
+  /** Rejects with what opening the link rejects with. On a device this begins a connection. */
+  static async connect(open: OpenLink, events: SocketEvents, device = false): Promise<GuestSocket> {
     const self = new GuestSocket(events, device);
-    await Bun.connect({
-      unix: path,
-      socket: {
-        binaryType: "uint8array",
-        open: (socket) => {
-          self.#socket = socket;
-        },
-        data: (_, bytes) => self.#receive(bytes as Uint8Array),
-        drain: () => self.#flush(),
-        close: () => self.#close("the peer closed the connection"),
-        end: () => self.#close("the peer closed the connection"),
-        error: (_, error) => self.#close(error.message),
+    await open({
+      opened: (link) => {
+        self.#link = link;
       },
+      received: (bytes) => self.#receive(bytes),
+      writable: () => self.#flush(),
+      closed: (reason) => self.#close(reason),
     });
     if (device) self.#send(Uint8Array.of(MARK));
     return self;
@@ -71,11 +65,11 @@ export class GuestSocket {
 
   /** Closes without a further event. */
   destroy(): void {
-    const socket = this.#socket;
-    this.#socket = null;
+    const link = this.#link;
+    this.#link = null;
     this.#unsent = [];
     this.#unsentBytes = 0;
-    socket?.terminate();
+    link?.terminate();
   }
 
   #receive(bytes: Uint8Array): void {
@@ -84,8 +78,8 @@ export class GuestSocket {
   }
 
   #send(bytes: Uint8Array): void {
-    if (this.#socket === null) return;
-    const taken = this.#unsent.length === 0 ? Math.max(0, this.#socket.write(bytes)) : 0;
+    if (this.#link === null) return;
+    const taken = this.#unsent.length === 0 ? Math.max(0, this.#link.write(bytes)) : 0;
     if (taken === bytes.length) return;
     this.#unsent.push(bytes.subarray(taken));
     this.#unsentBytes += bytes.length - taken;
@@ -96,7 +90,7 @@ export class GuestSocket {
   #flush(): void {
     let sent = 0;
     for (const bytes of this.#unsent) {
-      const taken = Math.max(0, this.#socket?.write(bytes) ?? 0);
+      const taken = Math.max(0, this.#link?.write(bytes) ?? 0);
       this.#unsentBytes -= taken;
       if (taken < bytes.length) {
         this.#unsent[sent] = bytes.subarray(taken);
@@ -111,7 +105,7 @@ export class GuestSocket {
   }
 
   #close(reason: string): void {
-    if (this.#socket === null) return;
+    if (this.#link === null) return;
     this.destroy();
     this.#events.closed(reason);
   }

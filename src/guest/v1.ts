@@ -1,7 +1,14 @@
 // The guest channel over protocol version 1, for guests whose agent knows nothing newer: one JSON line each way and a
 // connection for each call. It cannot list files, cannot tell a signal from an exit code, and only knows UTF-8.
 import { limits } from "../config/limits.ts";
-import type { ExecRequest, ExecResult, FileContent, GuestChannel, IdentityReset } from "../contracts/channel.ts";
+import type {
+  ExecRequest,
+  ExecResult,
+  FileContent,
+  GuestChannel,
+  IdentityReset,
+  OpenLink,
+} from "../contracts/channel.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { catalogue } from "../errors/catalogue.ts";
 import { freshEntropy } from "./entropy.ts";
@@ -105,7 +112,7 @@ export class LineChannel implements GuestChannel {
 
   async #call(expected: string, request: Record<string, unknown>, timeoutMs: number): Promise<Fields> {
     const line = JSON.stringify({ ...request, token: this.#endpoint.token });
-    const reply = parseReply(await exchangeLine(this.#endpoint.path, line, timeoutMs));
+    const reply = parseReply(await exchangeLine(this.#endpoint.open, line, timeoutMs));
     if (reply.result === expected) return reply;
     if (reply.result !== "error") throw guestViolation("another result than was asked for");
     const message = typeof reply.message === "string" ? printable(reply.message) : "no message";
@@ -114,11 +121,11 @@ export class LineChannel implements GuestChannel {
 }
 
 /** Sends one line and resolves with the one that comes back. Rejects with `GUEST_UNREACHABLE` or `GUEST_ERROR`. */
-function exchangeLine(path: string, line: string, timeoutMs: number): Promise<string> {
+function exchangeLine(open: OpenLink, line: string, timeoutMs: number): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   const chunks: Uint8Array[] = [];
   let bytes = 0;
-  const opened = GuestSocket.connect(path, {
+  const opened = GuestSocket.connect(open, {
     received: (chunk) => {
       const end = chunk.indexOf(NEWLINE);
       chunks.push(end === -1 ? chunk : chunk.subarray(0, end));

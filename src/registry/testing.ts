@@ -7,11 +7,9 @@ import { AgentError } from "../errors/agent-error.ts";
 
 export { silentLog } from "../telemetry/silent-log.ts";
 
-export const noGuest: GuestConnector = {
-  unix: async () => {
-    throw new AgentError("GUEST_UNREACHABLE");
-  },
-};
+const nobody = (): Promise<never> => Promise.reject(new AgentError("GUEST_UNREACHABLE"));
+
+export const noGuest: GuestConnector = { unix: nobody, through: nobody };
 
 /** Facts of this host, with the agent's directories under `root`. */
 export function hostFacts(root = "/nonexistent", guestAgentPath: string | null = null): HostFacts {
