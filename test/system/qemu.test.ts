@@ -2,18 +2,21 @@
 // removal, with agents that end in between. What counts in its memory tells whether it was put back or begun anew.
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync } from "node:fs";
-import { chmod, mkdtemp, readFile, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Template } from "../../src/templates/format.ts";
-import { TestAgent } from "../harness/agent.ts";
+import type { TestAgent } from "../harness/agent.ts";
+import { TestExecution, textOf } from "../harness/execution.ts";
 import { type HostTrace, traceHost } from "../harness/host.ts";
-import { buildMicro } from "../harness/micro-machine.ts";
+import { MachineStation, until } from "../harness/machine-station.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
 
 setDefaultTimeout(240_000);
 
 const COMMAND_SECONDS = 60;
+/** What a command writes while no agent is there. */
+const LINES = 20_000;
+const NUMBERS = Array.from({ length: LINES }, (_, at) => `${at + 1}\n`).join("");
+const AWAY_MS = 4000;
 const FAILED_WITHIN_MS = 2000;
 /** How far a clock that was set may be from the host's, whose own seconds are not the guest's. */
 const CLOCK_SECONDS = 2;
@@ -22,29 +25,26 @@ const COUNTER = `test -s /run/count && exit
 setsid sh -c 'i=0; while :; do i=$((i+1)); echo $i >/run/n; mv /run/n /run/count; sleep 0.1; done' </dev/null >/dev/null 2>&1 &
 until test -s /run/count; do sleep 0.1; done`;
 
-let directory = "";
-let template: Template;
-let imageHash = "";
+let station: MachineStation;
 let agent: TestAgent;
-let before: HostTrace;
 let machine: TestSandbox;
+let imageHash = "";
+let before: HostTrace;
 
 beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), "fluxvm-qemu-"));
-  // The machine's own user reads its kernel and its image.
-  await chmod(directory, 0o711);
-  template = await buildMicro(directory, "micro");
-  imageHash = await hashOf(template.imagePath);
-  agent = await TestAgent.start({ sections: `[sandbox]\ntemplates_dir = "${join(directory, "templates")}"` });
-  // The pool of the volumes is there from the first sandbox on.
-  await (await TestSandbox.create(agent)).delete();
-  before = await traceHost(agent);
-  machine = await TestSandbox.fromTemplate(agent, "micro");
+  station = await MachineStation.start({}, async (agent) => {
+    // The pool of the volumes is there from the first sandbox on.
+    await (await TestSandbox.create(agent)).delete();
+    before = await traceHost(agent);
+  });
+  ({ agent, machine } = station);
+  imageHash = await hashOf(station.template.imagePath);
 });
-afterAll(async () => {
-  await agent?.dispose();
-  await rm(directory, { recursive: true });
-});
+afterAll(() => station?.[Symbol.asyncDispose]());
+
+const output = (command: string): Promise<string> => station.output(command);
+const call = (verb: string, body?: Record<string, unknown>) => station.call(verb, body);
+const record = () => station.record();
 
 async function hashOf(path: string): Promise<string> {
   const hasher = new Bun.CryptoHasher("sha256");
@@ -52,31 +52,7 @@ async function hashOf(path: string): Promise<string> {
   return hasher.digest("hex");
 }
 
-async function output(command: string): Promise<string> {
-  const { exit_code, stdout, stderr } = await machine.run(command, COMMAND_SECONDS);
-  expect([command, exit_code, stderr]).toEqual([command, 0, ""]);
-  return stdout;
-}
-
 const count = async (): Promise<number> => Number(await output("cat /run/count"));
-
-/** One of the machine's routes; the status and the error code, if any. */
-async function call(verb: string, body: Record<string, unknown> = {}): Promise<[number, string | undefined]> {
-  const reply = await agent.json<{ code?: string }>("POST", `${machine.path}/${verb}`, body);
-  return [reply.status, reply.body.code];
-}
-
-async function record(): Promise<{ state: string; error: string | null; pid: number }> {
-  return (await agent.json<{ state: string; error: string | null; pid: number }>("GET", machine.path)).body;
-}
-
-async function until(what: string, holds: () => Promise<boolean>, budgetMs = 30_000): Promise<void> {
-  const deadline = performance.now() + budgetMs;
-  while (!(await holds())) {
-    if (performance.now() > deadline) throw new Error(`waited ${budgetMs} ms for: ${what}`);
-    await Bun.sleep(20);
-  }
-}
 
 async function expectClockOfNow(): Promise<void> {
   const earliest = Date.now() / 1000 - CLOCK_SECONDS;
@@ -101,14 +77,43 @@ test("runs commands and has files", async () => {
   expect(await machine.read("root/kept")).toBe("kept\n");
 });
 
-test("goes on over agents that stop and agents that are killed", async () => {
+test("goes on, with what runs in it, over agents that stop and agents that are killed", async () => {
   const { pid } = await record();
+  const echo = await TestExecution.start(machine, {
+    command: "while read line; do echo $line; done; exit 7",
+    stdin: true,
+  });
+  let sent = "";
+  const write = async (text: string, eof = false) => {
+    const reply = await echo.stdin(sent.length, text, eof);
+    expect(reply).toMatchObject({ status: 200, body: { bytes_written: sent.length + text.length, closed: eof } });
+    sent += text;
+  };
   for (const end of [() => agent.stop(), () => agent.kill9()]) {
+    await write("before\n");
+    // One ends while no agent is there, with more output than fits a pipe, and one just before.
+    const away = await TestExecution.start(machine, { command: `sleep 2; seq ${LINES}; echo last >&2; exit 5` });
+    const quick = await TestExecution.start(machine, { command: "echo quick; exit 3" });
     await end();
+    await Bun.sleep(AWAY_MS);
     await agent.start();
-    expect(await record()).toMatchObject({ state: "ready", pid });
-    expect(await output("cat /root/kept")).toBe("kept\n");
+    expect(await record()).toMatchObject({ state: "running", pid });
+    expect(await away.wait()).toMatchObject({ status: "exited", exit_code: 5, error: null });
+    const frames = await away.frames();
+    expect(textOf(frames, "stdout")).toBe(NUMBERS);
+    expect(textOf(frames, "stderr")).toBe("last\n");
+    expect(await quick.wait()).toMatchObject({ status: "exited", exit_code: 3 });
+    expect(await quick.output()).toBe("quick\n");
+    await write("after\n");
   }
+  await write("end\n", true);
+  expect(await echo.wait()).toMatchObject({ status: "exited", exit_code: 7 });
+  expect(await echo.output()).toBe(sent);
+  // Who was not answered sends it again: all of it was taken, and there is nothing new.
+  expect(await echo.stdin(sent.length - 4, "end\n", true)).toMatchObject({ status: 200 });
+  expect(await echo.stdin(sent.length, "more\n")).toMatchObject({ status: 412, body: { code: "EXECUTION_EXITED" } });
+  expect(await record()).toMatchObject({ state: "ready", pid });
+  expect(await output("cat /root/kept")).toBe("kept\n");
 });
 
 test("tells what changed since its baseline", async () => {
@@ -159,17 +164,23 @@ test("is restored by a start, and says what a restore needs", async () => {
   expect((await agent.json("DELETE", `${path}/snapshots/clean`)).status).toBe(204);
 });
 
-test("pauses and resumes with everything in it, three times", async () => {
-  for (let round = 0; round < 3; round += 1) {
-    await output(`echo ${round} >>/root/rounds`);
+test("E7: pauses and resumes with every file in it, three times, and knows what time it is", async () => {
+  const contents = ["one\n", "two\n".repeat(50_000), ""];
+  for (const [round, content] of contents.entries()) {
+    await machine.write(`root/round-${round}`, content);
     expect(await call("pause")).toEqual([200, undefined]);
     expect(await record()).toMatchObject({ state: "paused" });
+    await Bun.sleep(2 * CLOCK_SECONDS * 1000);
     expect(await call("resume")).toEqual([200, undefined]);
+    await expectClockOfNow();
+    for (const known of contents.keys()) {
+      if (known <= round) expect(await machine.read(`root/round-${known}`)).toBe(contents[known] ?? "");
+    }
   }
-  expect(await output("cat /root/rounds; rm /root/rounds")).toBe("0\n1\n2\n");
+  await output("rm /root/round-*");
 });
 
-test("keeps what was written just before a stop", async () => {
+test("E11: keeps what was written just before a stop", async () => {
   await output("echo x >/root/f");
   expect((await call("stop"))[0]).toBe(200);
   expect((await call("start"))[0]).toBe(200);
@@ -216,5 +227,5 @@ test("leaves nothing behind, and its template as it was", async () => {
   await machine.delete();
   expect(await traceHost(agent)).toEqual(before);
   expect(groups.filter((dir) => existsSync(dir))).toEqual([]);
-  expect(await hashOf(template.imagePath)).toBe(imageHash);
+  expect(await hashOf(station.template.imagePath)).toBe(imageHash);
 });
