@@ -3,7 +3,7 @@
 import { join } from "node:path";
 import packageJson from "../package.json" with { type: "json" };
 import { FileLock } from "../ffi/host/files.ts";
-import { claimUids } from "../plugins/host/claim.ts";
+import { claimRange } from "../plugins/host/claim.ts";
 import { builtInPlugins } from "../plugins/index.ts";
 import { type AgentTelemetry, openTelemetry } from "./agent-telemetry.ts";
 import { limits } from "./config/limits.ts";
@@ -159,10 +159,16 @@ async function takeLocks(config: Config, stack: AsyncDisposableStack): Promise<v
   }
 }
 
-/** Twice as many uids as sandboxes may have: right above theirs are those of process sandboxes' supervisors. */
 async function claimLeases(config: Config, kind: LeaseKind): Promise<void> {
-  const { uid_base: firstUid, uid_count } = config.sandbox.procbox;
-  if (kind === "uid") await claimUids({ stateDir: config.state_dir, firstUid, count: 2 * uid_count });
+  const { state_dir: stateDir, sandbox } = config;
+  if (kind === "uid") {
+    const { uid_base: first, uid_count } = sandbox.procbox;
+    // Right above those of the sandboxes are as many of process sandboxes' supervisors.
+    await claimRange({ kind, stateDir, first, count: 2 * uid_count }, "sandbox.procbox.uid_base");
+  } else if (kind === "cid") {
+    const { cid_base: first, cid_count: count } = sandbox.vsock;
+    await claimRange({ kind, stateDir, first, count }, "sandbox.vsock.cid_base");
+  }
 }
 
 /** Options of a plugin: the sections that the configuration has for built-ins, else `[plugins.<kind>.<id>]`. */
@@ -197,13 +203,14 @@ function chosenStorage(registry: Registry, id: string | null) {
 
 function coreSettings(config: Config, host: HostFacts): CoreSettings {
   const { uid_base, uid_count } = config.sandbox.procbox;
+  const { cid_base, cid_count } = config.sandbox.vsock;
   return {
     instancesDir: host.instancesDir,
     runDir: config.run_dir,
     sandboxesMax: config.limits.sandboxes_max,
     vmsMaxPerToken: config.auth.max_vms_per_token,
     memoryMibMaxPerToken: config.auth.max_memory_mib_per_token,
-    leaseRanges: { uid: { first: uid_base, count: uid_count } },
+    leaseRanges: { uid: { first: uid_base, count: uid_count }, cid: { first: cid_base, count: cid_count } },
     readyTimeoutMs: config.sandbox.ready_timeout_secs * 1000,
     reaperIntervalMs: config.reaper_interval_secs * 1000,
     reservedHostPorts: new Set(ownPorts(config)),

@@ -101,6 +101,11 @@ describe("what is refused, with file, line, key, expectation and nearest key", (
       "log_level = 'loud'",
       'fluxvm.toml:1: log_level: expected one of "debug", "info", "warn", "error", found a string',
     ],
+    [
+      "a range that ends too high",
+      "[sandbox.vsock]\ncid_base = 4294967294",
+      "fluxvm.toml:2: sandbox.vsock.cid_base: the range ends beyond the highest id of a machine, 4294967294",
+    ],
     ["a table that is a value", "auth = 3", "fluxvm.toml:1: auth: expected a table, found 3"],
     ["a relative directory", "state_dir = 'x'", "fluxvm.toml:1: state_dir: expected an absolute path, found a string"],
     [

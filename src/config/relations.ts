@@ -6,6 +6,8 @@ import type { KeyPath } from "./toml-lines.ts";
 
 /** Highest uid that is not the "no such user" value. */
 const UID_MAX = 4_294_967_294;
+/** Highest vsock id that does not mean "any". */
+const CID_MAX = 4_294_967_294;
 
 export interface Relation {
   readonly key: KeyPath;
@@ -113,6 +115,11 @@ export const relations: readonly Relation[] = [
     key: [...PROCBOX, "uid_base"],
     broken: ({ sandbox: { procbox } }) => procbox.uid_base + 2 * procbox.uid_count - 1 > UID_MAX,
     message: `the pool ends beyond the highest uid, ${UID_MAX}`,
+  },
+  {
+    key: ["sandbox", "vsock", "cid_base"],
+    broken: ({ sandbox: { vsock } }) => vsock.cid_base + vsock.cid_count - 1 > CID_MAX,
+    message: `the range ends beyond the highest id of a machine, ${CID_MAX}`,
   },
   inSection("backend", "procbox", "sandbox.procbox"),
   inSection("storage", "btrfs", "storage"),

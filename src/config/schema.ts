@@ -96,6 +96,14 @@ const procbox = table("Process sandboxes: commands confined by the kernel, witho
   isolation: choice("auto", ["off", "auto", "strict"], "Namespaces: never, where possible, or refuse without them."),
 });
 
+const vsock = table(
+  "Vsock: how virtual machines are reached where the host has it. Each has an id (cid) on the host.",
+  {
+    cid_base: integer(1_000_000, 3, 4_294_967_294, "First id of the machines."),
+    cid_count: integer(65_536, 1, 16_777_216, "Number of these ids."),
+  },
+);
+
 const dataplane = table("What decides each packet of a sandbox with a network.", {
   mode: later(choice("ebpf", ["ebpf", "legacy", "cilium"], "Enforcement: own BPF programs, nftables, or Cilium.")),
   bpf_object: later(optionalPath("BPF object to load instead of the built-in one.")),
@@ -158,6 +166,7 @@ const sandbox = table("Sandboxes of every backend.", {
     }),
   ),
   procbox,
+  vsock,
   dataplane,
 });
 

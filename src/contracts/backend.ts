@@ -199,4 +199,6 @@ export interface Backend {
   readonly dryRun?: "workspace-copy" | "snapshot";
   /** True when this uid is free of processes, control groups and System V IPC and may be leased again. */
   readonly uidIsClean?: (uid: number) => Promise<boolean>;
+  /** True when no machine of the host has this vsock id any more. */
+  readonly cidIsFree?: (cid: number) => Promise<boolean>;
 }

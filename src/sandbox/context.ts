@@ -83,16 +83,16 @@ export class Context {
     });
   }
 
-  /** A uid may be in use by what any backend started; other values have no life outside the agent. */
+  /** What any backend started may still be using it. */
   async #leaseIsClean(kind: LeaseKind, value: number): Promise<boolean> {
-    if (kind !== "uid") return true;
     try {
       for (const backend of this.dependencies.backends.values()) {
-        if (backend.uidIsClean !== undefined && !(await backend.uidIsClean(value))) return false;
+        const isClean = kind === "uid" ? backend.uidIsClean : kind === "cid" ? backend.cidIsFree : undefined;
+        if (isClean !== undefined && !(await isClean(value))) return false;
       }
       return true;
     } catch (error) {
-      this.dependencies.log.warn({ uid: value, error: String(error) }, "could not tell whether a uid is clean");
+      this.dependencies.log.warn({ kind, value, error: String(error) }, "could not tell whether a lease is clean");
       return false;
     }
   }
