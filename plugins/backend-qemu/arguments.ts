@@ -16,7 +16,7 @@ export const SERIAL_SOCKET = "serial.sock";
 export const CONSOLE_LOG = "console.log";
 export const DISK_FILE = "root.qcow2";
 
-/** Where a launch has its files; `image` and `config` are descriptor numbers of the QEMU process. */
+/** Where a launch has its files; descriptors are numbers of the QEMU process. */
 export interface MachineFiles {
   readonly shortName: string;
   readonly socketDir: string;
@@ -25,6 +25,8 @@ export interface MachineFiles {
   readonly volumeDir: string;
   readonly image: number;
   readonly config: number;
+  /** The machine's id and the descriptor of what carries its vsock, for one that is reached by it. */
+  readonly vsock: { readonly cid: number; readonly descriptor: number } | null;
   /** What the kernel must be told of this host, beside the sandbox's own arguments. */
   readonly kernelArguments: string;
 }
@@ -125,7 +127,10 @@ function serial({ socketDir, workDir }: MachineFiles): string[] {
   ];
 }
 
-function channel(spec: QemuSpec, { socketDir }: MachineFiles): string[] {
+function channel(spec: QemuSpec, { socketDir, vsock }: MachineFiles): string[] {
+  if (vsock !== null) {
+    return ["-device", `${device(spec, "vhost-vsock")},guest-cid=${vsock.cid},vhostfd=${vsock.descriptor}`];
+  }
   return [
     ...["-device", `${device(spec, "virtio-serial")},id=ports,max_ports=2`],
     ...["-chardev", `socket,id=agent,path=${escaped(join(socketDir, AGENT_SOCKET))},server=on,wait=off`],

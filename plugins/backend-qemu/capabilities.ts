@@ -2,11 +2,13 @@
 // gap. Emulation always works; it is slow.
 import type { HostFacts, MissingCapability, ProbeReport } from "../../src/contracts/plugin.ts";
 import { kvmSpeed } from "../../ffi/host/kvm.ts";
+import { VSOCK_REMEDY, vsockGap } from "./channel.ts";
 import type { QemuOptions } from "./options.ts";
 
 const VERSION_MIN = { major: 7, minor: 2 };
 /** A guest whose privileged instructions are emulated one by one reaches a fiftieth of this. */
 const KVM_SPEED_MIN_PER_SECOND = 50_000_000;
+const WITHOUT_ROOT = "the agent is not root";
 
 export interface QemuHost {
   /** Absolute paths. */
@@ -15,6 +17,8 @@ export interface QemuHost {
   readonly accel: "kvm" | "tcg";
   /** Why KVM is not used, or null. */
   readonly withoutKvm: string | null;
+  /** Why vsock cannot be used, or null. */
+  readonly withoutVsock: string | null;
 }
 
 export async function probe(host: HostFacts, options: QemuOptions): Promise<ProbeReport> {
@@ -41,25 +45,36 @@ export async function probe(host: HostFacts, options: QemuOptions): Promise<Prob
     return { usable: false, capabilities: [], missing };
   }
   const withoutKvm = await kvmGap();
-  if (withoutKvm === null) return { usable: true, capabilities: ["kvm"], missing };
-  missing.push({
-    capability: "kvm",
-    reason: withoutKvm,
-    remedy: "enable virtualisation in the firmware (or nesting in the hypervisor) and load kvm_intel or kvm_amd",
-  });
-  // An operator who wants KVM and nothing else gets no slow sandboxes.
-  return { usable: options.accel !== "kvm", capabilities: ["emulation"], missing };
+  if (withoutKvm !== null) {
+    missing.push({
+      capability: "kvm",
+      reason: withoutKvm,
+      remedy: "enable virtualisation in the firmware (or nesting in the hypervisor) and load kvm_intel or kvm_amd",
+    });
+  }
+  // Ids of machines are the whole host's, and only root claims those.
+  const withoutVsock = host.uid === 0 ? await vsockGap() : WITHOUT_ROOT;
+  if (withoutVsock !== null && host.uid === 0) {
+    missing.push({ capability: "vsock", reason: withoutVsock, remedy: VSOCK_REMEDY });
+  }
+  return {
+    // An operator who wants KVM and nothing else gets no slow sandboxes.
+    usable: withoutKvm === null || options.accel !== "kvm",
+    capabilities: [withoutKvm === null ? "kvm" : "emulation", ...(withoutVsock === null ? ["vsock"] : [])],
+    missing,
+  };
 }
 
 /** The programs and the acceleration that `options` and the probe's report come to. */
 export function qemuHost(options: QemuOptions, report: ProbeReport): QemuHost {
   const hasKvm = report.capabilities.includes("kvm");
-  const gap = report.missing.find(({ capability }) => capability === "kvm")?.reason ?? null;
+  const gapOf = (name: string) => report.missing.find(({ capability }) => capability === name)?.reason ?? null;
   return {
     qemu: Bun.which(options.qemu_binary) ?? options.qemu_binary,
     qemuImg: Bun.which(options.qemu_img_binary) ?? options.qemu_img_binary,
     accel: hasKvm && options.accel !== "tcg" ? "kvm" : "tcg",
-    withoutKvm: hasKvm && options.accel === "tcg" ? "the configuration asks for emulation" : gap,
+    withoutKvm: hasKvm && options.accel === "tcg" ? "the configuration asks for emulation" : gapOf("kvm"),
+    withoutVsock: report.capabilities.includes("vsock") ? null : (gapOf("vsock") ?? WITHOUT_ROOT),
   };
 }
 

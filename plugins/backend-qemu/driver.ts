@@ -19,6 +19,7 @@ import { AGENT_SOCKET, CONSOLE_LOG, type MachineFiles, QMP_SOCKET, qemuArguments
 import { type QemuHost, qemuHost } from "./capabilities.ts";
 import { groupData, groupPlaces, type MachineGroups, makeMachineGroups, planGroups } from "./cgroup.ts";
 import { clockArguments } from "./clock.ts";
+import { cidIsUnused, VSOCK_DEVICE } from "./channel.ts";
 import { type DiskTool, ensureDisk, listSnapshots, PROGRAM_PATHS, removeSnapshot } from "./disk-tool.ts";
 import { lastLines, MachineInstance } from "./instance.ts";
 import { Monitor } from "./monitor.ts";
@@ -41,6 +42,7 @@ const SNAPSHOTS_ROOM = 4;
 /** Numbers under which QEMU has the files that are passed to it. */
 const IMAGE_DESCRIPTOR = 3;
 const CONFIG_DESCRIPTOR = 4;
+const VSOCK_DESCRIPTOR = 5;
 
 export async function createDriver(context: PluginContext<QemuOptions>): Promise<Backend> {
   const { host, options, report } = context;
@@ -85,6 +87,7 @@ export async function createDriver(context: PluginContext<QemuOptions>): Promise
     },
     dryRun: "snapshot",
     uidIsClean: (uid) => uidIsClean([uid]),
+    cidIsFree: cidIsUnused,
   };
 }
 
@@ -107,13 +110,13 @@ class QemuDriver {
   }
 
   async plan(request: JsonObject): Promise<SandboxPlan> {
-    const spec = parseRequest(request, this.#context.options, this.#host.accel);
+    const spec = parseRequest(request, this.#context.options, this.#host);
     await clockArguments(spec);
     for (const path of [spec.image, spec.kernel, spec.initrd]) if (path !== null) await assertReadable(path);
     const image = (await stat(spec.image)).size;
     return {
       spec,
-      leases: this.#isRoot() ? ["uid"] : [],
+      leases: [...(this.#isRoot() ? ["uid" as const] : []), ...(spec.channel === "vsock" ? ["cid" as const] : [])],
       vcpus: spec.vcpus,
       memoryMib: spec.memory_mib,
       volumeCapBytes: Math.max(spec.disk_bytes ?? 0, image, GIB) + SNAPSHOTS_ROOM * spec.memory_mib * MIB,
@@ -124,7 +127,7 @@ class QemuDriver {
 
   async launch(request: LaunchRequest): Promise<Instance> {
     const spec = request.spec as QemuSpec;
-    const uid = this.#uid(request);
+    const [uid, cid] = [this.#uid(request), cidOf(request)];
     const workDir = join(request.instanceDir, WORK_DIR);
     await makeOwned(workDir, uid);
     await makeOwned(request.socketDir, uid);
@@ -143,6 +146,7 @@ class QemuDriver {
       volumeDir: request.volume.path,
       image: IMAGE_DESCRIPTOR,
       config: CONFIG_DESCRIPTOR,
+      vsock: cid === null ? null : { cid, descriptor: VSOCK_DESCRIPTOR },
       kernelArguments: await clockArguments(spec),
     };
     const processLog = join(request.instanceDir, PROCESS_LOG);
@@ -158,7 +162,7 @@ class QemuDriver {
         cgroups: groups?.procs ?? [],
         own_network: uid !== null && spec.network.mode === "none",
         devices: [...DEVICES, ...(spec.accel === "kvm" ? ["/dev/kvm"] : [])],
-        descriptors: [spec.image, configDisk],
+        descriptors: [spec.image, configDisk, ...(cid === null ? [] : [VSOCK_DEVICE])],
         read_paths: readPaths(spec),
         write_paths: [workDir, request.socketDir, request.volume.path],
         open_files: OPEN_FILES,
@@ -174,6 +178,7 @@ class QemuDriver {
       processLog,
       token: request.token,
       readyTimeoutMs: request.readyTimeoutMs,
+      cid: cidOf(request),
       guest: this.#context.guest,
       resources: this.#resources(request.shortName),
       exited: helper.exited,
@@ -191,6 +196,7 @@ class QemuDriver {
       processLog: join(request.instanceDir, PROCESS_LOG),
       token: request.token,
       readyTimeoutMs: request.readyTimeoutMs,
+      cid: cidOf(request),
       guest: this.#context.guest,
       resources: this.#resources(request.shortName),
     });
@@ -280,6 +286,13 @@ class QemuDriver {
   #tool(volume: Volume, output: string, uid: number | null): DiskTool {
     return { guestAgent: this.#guestAgent, program: this.#host.qemuImg, uid, output, volumeDir: volume.path };
   }
+}
+
+/** The vsock id of a machine that is reached by vsock, or null. */
+function cidOf({ spec, leases }: LaunchRequest): number | null {
+  if ((spec as QemuSpec).channel !== "vsock") return null;
+  if (leases.cid === undefined) throw new AgentError("INTERNAL", "a machine that is reached by vsock needs an id");
+  return leases.cid;
 }
 
 /** A directory that only the virtual machine's user, and root, may use. */

@@ -8,6 +8,7 @@ import type { GroupResources } from "../host/resources.ts";
 import { pause } from "../host/pause.ts";
 import { isAlive, signal, waitGone } from "../host/process.ts";
 import { AGENT_SOCKET, CONSOLE_LOG, SERIAL_SOCKET } from "./arguments.ts";
+import { vsockLink } from "./channel.ts";
 import { MachineConsole, trimLog } from "./console.ts";
 import type { Monitor } from "./monitor.ts";
 
@@ -28,6 +29,8 @@ export interface MachineOptions {
   /** What QEMU complains of. */
   readonly processLog: string;
   readonly token: string;
+  /** The machine's vsock id, or null for one that is reached over its serial port. */
+  readonly cid: number | null;
   /** How long the guest agent may take to answer. */
   readonly readyTimeoutMs: number;
   readonly guest: GuestConnector;
@@ -82,12 +85,15 @@ export class MachineInstance implements Instance {
 
   /** Waits for the guest agent as long as the machine lives. */
   async #connect(): Promise<GuestChannel> {
-    const { socketDir, token, guest, readyTimeoutMs } = this.#options;
-    const path = join(socketDir, AGENT_SOCKET);
+    const { socketDir, cid, token, guest, readyTimeoutMs } = this.#options;
     const gone = this.ended.then(({ reason }): never => {
       throw new AgentError("SANDBOX_GONE", `the virtual machine ended: ${reason}`);
     });
-    const connected = guest.unix({ path, token, connectTimeoutMs: readyTimeoutMs, device: true });
+    const options = { token, connectTimeoutMs: readyTimeoutMs };
+    const connected =
+      cid === null
+        ? guest.unix({ ...options, path: join(socketDir, AGENT_SOCKET), device: true })
+        : guest.through({ ...options, open: vsockLink(cid) });
     this.#reached = await Promise.race([connected, gone]);
     return this.#reached;
   }

@@ -9,6 +9,8 @@ export const options = z.object({
   accel: z.enum(["auto", "kvm", "tcg"]).default("auto"),
   /** `auto`: microvm where the sandbox brings its kernel and KVM runs it, else q35. */
   machine: z.enum(["auto", "microvm", "q35"]).default("auto"),
+  /** `auto`: the guest agent is reached by vsock where the host has it, else over a serial port. */
+  channel: z.enum(["auto", "vsock", "serial"]).default("auto"),
   max_vcpus: z.int().min(1).max(255).default(64),
   max_memory_mib: z.int().min(64).default(1_048_576),
   default_memory_mib: z.int().min(64).default(512),

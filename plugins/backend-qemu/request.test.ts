@@ -6,7 +6,7 @@ import { parseRequest } from "./request.ts";
 
 const defaults = options.parse({});
 const plan = (request: JsonObject, accel: "kvm" | "tcg" = "tcg") =>
-  parseRequest({ image: "/t/root.raw", ...request }, defaults, accel);
+  parseRequest({ image: "/t/root.raw", ...request }, defaults, { accel, withoutVsock: "no device" });
 const refusal = (request: JsonObject): { code: string; message: string } => {
   try {
     plan(request);
@@ -30,6 +30,7 @@ describe("a request", () => {
       network: { mode: "none", forwards: [] },
       machine: "q35",
       accel: "tcg",
+      channel: "serial",
     });
   });
 
@@ -72,5 +73,23 @@ describe("a request", () => {
     });
     expect(plan({ vfio_devices: [], tpm: false, firmware: null }).vcpus).toBe(1);
     expect(refusal({ network: { mode: "tap" } }).code).toBe("CAPABILITY_MISSING");
+  });
+
+  test("is reached by vsock where the host has it, unless it or the operator wants a serial port", () => {
+    const channel = (request: JsonObject, configured: JsonObject, withoutVsock: string | null) =>
+      parseRequest({ image: "/t/root.raw", ...request }, options.parse(configured), { accel: "tcg", withoutVsock })
+        .channel;
+    expect(channel({}, {}, null)).toBe("vsock");
+    expect(channel({}, {}, "no device")).toBe("serial");
+    expect(channel({}, { channel: "serial" }, null)).toBe("serial");
+    expect(channel({ channel: "serial" }, { channel: "vsock" }, null)).toBe("serial");
+    expect(channel({ channel: "vsock" }, { channel: "serial" }, null)).toBe("vsock");
+  });
+
+  test("for vsock on a host without it is refused with the remedy", () => {
+    const { code, message } = refusal({ channel: "vsock" });
+    expect(code).toBe("CAPABILITY_MISSING");
+    expect(message).toContain("no device");
+    expect(message).toContain("vhost_vsock");
   });
 });

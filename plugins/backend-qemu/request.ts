@@ -4,6 +4,8 @@ import { isAbsolute } from "node:path";
 import { z } from "zod";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
+import type { QemuHost } from "./capabilities.ts";
+import { type ChannelKind, channelOf } from "./channel.ts";
 import type { QemuOptions } from "./options.ts";
 
 const GIB = 1024 ** 3;
@@ -36,6 +38,7 @@ const requestSchema = z.looseObject({
   disk_size_gib: z.int().min(1).nullish(),
   network: network.nullish(),
   machine: z.enum(["microvm", "q35"]).nullish(),
+  channel: z.enum(["vsock", "serial"]).nullish(),
 });
 
 /** Fields of the wire's specification that need what this backend does not have. */
@@ -82,10 +85,15 @@ export interface QemuSpec extends JsonObject {
   };
   readonly machine: "microvm" | "q35";
   readonly accel: "kvm" | "tcg";
+  /** How the guest agent is reached. The records of older machines do not say; they have a serial port. */
+  readonly channel: ChannelKind;
 }
 
+/** What of this host decides what a request comes to. */
+export type RequestHost = Pick<QemuHost, "accel" | "withoutVsock">;
+
 /** Rejects with `BAD_REQUEST` naming the field, or `NOT_SUPPORTED` naming what this backend has not. */
-export function parseRequest(request: JsonObject, options: QemuOptions, accel: "kvm" | "tcg"): QemuSpec {
+export function parseRequest(request: JsonObject, options: QemuOptions, host: RequestHost): QemuSpec {
   const refused = REFUSED.filter((name) => isAsked(request[name]));
   if (refused.length > 0) {
     throw new AgentError("NOT_SUPPORTED", `the QEMU backend does not serve ${refused.join(", ")}`, {
@@ -113,8 +121,9 @@ export function parseRequest(request: JsonObject, options: QemuOptions, accel: "
     memory_mib: memoryMib,
     disk_bytes: wish.disk_size_gib == null ? null : wish.disk_size_gib * GIB,
     network: networkOf(wish.network ?? { mode: "none", forwards: [] }),
-    machine: machineOf(wish.machine ?? null, wish.kernel ?? null, options, accel),
-    accel,
+    machine: machineOf(wish.machine ?? null, wish.kernel ?? null, options, host.accel),
+    accel: host.accel,
+    channel: channelOf(wish.channel ?? null, options, host.withoutVsock),
   };
 }
 

@@ -196,7 +196,23 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
       await withSandbox(station, async ({ channel }) => {
         equal(await run(channel, "echo up"), "up\n", "output");
       });
-      check(await becomesClean(context.backend, uid), `uid ${uid} is not clean`);
+      const { backend } = context;
+      check(await comesTrue(async () => (await backend.uidIsClean?.(uid)) === true), `uid ${uid} is not clean`);
+    },
+  },
+  {
+    name: "cid: is taken by the sandbox and free again after release",
+    async run(context) {
+      const { backend } = context;
+      const station = await prepare(context);
+      const cid = station.leases.cid;
+      // Not every backend's sandboxes have one.
+      if (cid === undefined) return;
+      await withSandbox(station, async ({ channel }) => {
+        equal(await run(channel, "echo up"), "up\n", "output");
+        equal(await backend.cidIsFree?.(cid), false, `whether cid ${cid} is free`);
+      });
+      check(await comesTrue(async () => (await backend.cidIsFree?.(cid)) === true), `cid ${cid} is not free`);
     },
   },
 ];
@@ -334,10 +350,10 @@ async function acquisitionsOfALaunch(context: BackendContext): Promise<number> {
   return station.journal.acquisitions;
 }
 
-/** A uid waits in quarantine until it is clean: the kernel takes a moment to bury what was killed. */
-async function becomesClean(backend: Backend, uid: number): Promise<boolean> {
+/** A lease waits in quarantine until it is clean: the kernel takes a moment to bury what was killed. */
+async function comesTrue(holds: () => Promise<boolean>): Promise<boolean> {
   for (let attempt = 0; attempt < 30; attempt += 1) {
-    if (await backend.uidIsClean?.(uid)) return true;
+    if (await holds()) return true;
     await Bun.sleep(100);
   }
   return false;

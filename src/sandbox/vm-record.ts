@@ -51,7 +51,6 @@ const ABSENT_KEYS = [
   "seed_disk",
   "tap_name",
   "control_socket",
-  "guest_cid",
   "jail_path",
   "vsock_socket",
   "qga_socket",
@@ -75,7 +74,7 @@ const MACHINES: ReadonlySet<string> = new Set(["qemu", "cloud-hypervisor", "fire
 /** The wire names every other sandbox `flux-vm`; which backend runs it is in `request.image`. */
 const NOMINAL_BACKEND = "flux-vm";
 /** What of a machine's specification its record shows. */
-const MACHINE_KEYS = ["image", "kernel", "initrd", "kernel_args", "network", "machine"] as const;
+const MACHINE_KEYS = ["image", "kernel", "initrd", "kernel_args", "network", "machine", "channel"] as const;
 const GUEST_AGENT_PORT = 17_777;
 
 const backendOf = ({ backend }: SandboxRecord): string => (MACHINES.has(backend) ? backend : NOMINAL_BACKEND);
@@ -127,6 +126,7 @@ export function toVmRecord(record: SandboxRecord, observed: Observed): VmRecord 
     workspace: observed.workspace,
     error: record.error,
     log_path: observed.consoleLog,
+    guest_cid: record.leases.cid ?? null,
     request: requestOf(record),
     virtiofsd_pids: [],
     labels: { ...record.labels },

@@ -207,6 +207,9 @@ enabled = true
 uid_base = ${this.uidBase}
 uid_count = ${UIDS_PER_AGENT}
 ${procbox}
+[sandbox.vsock]
+cid_base = ${this.uidBase}
+cid_count = ${UIDS_PER_AGENT}
 ${sections}
 `;
   }
