@@ -31,6 +31,9 @@ export interface AgentOptions {
   readonly wrap?: readonly string[];
   readonly auth?: string;
   readonly poolMib?: number;
+  /** Where its state and its sockets lie below its directory. */
+  readonly stateName?: string;
+  readonly runName?: string;
 }
 
 const DEFAULT_AUTH = `tokens = [
@@ -52,8 +55,8 @@ export class TestAgent extends AgentClient {
     super(`http://127.0.0.1:${port}`);
     this.dir = dir;
     this.port = port;
-    this.stateDir = join(dir, "state");
-    this.runDir = join(dir, "run");
+    this.stateDir = join(dir, options.stateName ?? "state");
+    this.runDir = join(dir, options.runName ?? "run");
     this.uidBase = 1_000_000 + port * 2 * UIDS_PER_AGENT;
     this.#options = options;
   }
