@@ -187,10 +187,9 @@ class QemuDriver {
 
   async adopt(request: AdoptRequest): Promise<Instance | null> {
     if (!(await isAlive(request.identity))) return null;
-    const monitor = await Monitor.connect(join(request.socketDir, QMP_SOCKET), MONITOR_TIMEOUT_MS);
     return new MachineInstance({
       identity: request.identity,
-      monitor,
+      monitor: Monitor.adopt(join(request.socketDir, QMP_SOCKET)),
       socketDir: request.socketDir,
       workDir: join(request.instanceDir, WORK_DIR),
       processLog: join(request.instanceDir, PROCESS_LOG),

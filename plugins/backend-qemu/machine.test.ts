@@ -150,6 +150,26 @@ describe("a machine", () => {
     });
   });
 
+  test("that listens to nobody, as while it writes its memory, is found again all the same", async () => {
+    await withMachine(async (machine) => {
+      const { identity } = machine;
+      await machine.detach();
+      process.kill(identity.pid, "SIGSTOP");
+      const adopted = await Promise.race([backend.adopt?.({ ...request, identity }), Bun.sleep(2000)]);
+      if (!adopted) throw new Error("it was not adopted in time");
+      try {
+        const saved = backend.snapshots?.save(adopted, request.volume, "late");
+        await Bun.sleep(300);
+        process.kill(identity.pid, "SIGCONT");
+        expect((await saved)?.tag).toBe("late");
+        await backend.snapshots?.remove(adopted, request.volume, "late");
+      } finally {
+        process.kill(identity.pid, "SIGCONT");
+        await adopted.stop(0);
+      }
+    });
+  });
+
   test("that is killed has ended at once, and says so", async () => {
     await withMachine(async (machine) => {
       process.kill(machine.identity.pid, "SIGKILL");

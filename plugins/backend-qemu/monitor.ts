@@ -2,6 +2,7 @@
 import type { Snapshot } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
+import { pause } from "../host/pause.ts";
 import { ROOT_NODE } from "./arguments.ts";
 import { snapshotsOf } from "./disk-tool.ts";
 import { Qmp, QmpError } from "./qmp.ts";
@@ -12,39 +13,40 @@ const SNAPSHOT_TIMEOUT_MS = 300_000;
 const CONNECT_PAUSE_MS = 10;
 
 export class Monitor {
-  readonly #qmp: Qmp;
+  readonly #connection: Promise<Qmp>;
+  readonly #closed = Promise.withResolvers<void>();
   readonly #guestListens = Promise.withResolvers<number>();
+  #isClosed = false;
   #ended: string | null = null;
   #lastJob = 0;
 
-  private constructor(qmp: Qmp) {
-    this.#qmp = qmp;
-    qmp.listen(({ event, data, atUnixMs }) => {
-      if (event === "SHUTDOWN") this.#ended = shutdownReason(data);
-      if (event === "VSERPORT_CHANGE" && data.open === true) this.#guestListens.resolve(atUnixMs);
-    });
+  private constructor(connect: (isOver: () => boolean) => Promise<Qmp>) {
+    this.#connection = connect(() => this.#isClosed);
+    this.#connection.then(
+      (qmp) => this.#connected(qmp),
+      () => this.#closed.resolve(),
+    );
   }
 
   /** Tries until QEMU listens, `isOver` says that it never will, or `timeoutMs` has passed. */
   static async connect(path: string, timeoutMs: number, isOver: () => boolean = () => false): Promise<Monitor> {
     const deadline = performance.now() + timeoutMs;
-    for (;;) {
-      try {
-        return new Monitor(await Qmp.connect(path));
-      } catch (error) {
-        if (isOver() || performance.now() >= deadline) throw error;
-        await Bun.sleep(CONNECT_PAUSE_MS);
-      }
-    }
+    const monitor = new Monitor(() => connect(path, () => isOver() || performance.now() >= deadline));
+    await monitor.#connection;
+    return monitor;
   }
 
-  get isOpen(): boolean {
-    return this.#qmp.isOpen;
+  /**
+   * The monitor of a machine that runs on. It is there at once and connects as soon as QEMU listens to anybody, which it
+   * does not while it writes the machine's memory; what is asked before that waits.
+   */
+  static adopt(path: string): Monitor {
+    return new Monitor((isOver) => connect(path, isOver));
   }
 
   /** Resolves when the connection has ended. */
   get closed(): Promise<void> {
-    return this.#qmp.closed;
+    return this.#closed.promise;
   }
 
   /** Why the machine ended, when it said so. */
@@ -55,10 +57,6 @@ export class Monitor {
   /** When the guest agent first opened its port, in milliseconds since 1970. Settles only if QEMU tells that it did. */
   get guestListens(): Promise<number> {
     return this.#guestListens.promise;
-  }
-
-  async isRunning(): Promise<boolean> {
-    return ((await this.#run("query-status")) as JsonObject).running === true;
   }
 
   async resume(): Promise<void> {
@@ -80,7 +78,8 @@ export class Monitor {
   }
 
   async snapshots(): Promise<Snapshot[]> {
-    const nodes = (await this.#qmp.run("query-named-block-nodes", { flat: true }, COMMAND_TIMEOUT_MS)) as JsonObject[];
+    const qmp = await this.#reached(SNAPSHOT_TIMEOUT_MS);
+    const nodes = (await qmp.run("query-named-block-nodes", { flat: true }, COMMAND_TIMEOUT_MS)) as JsonObject[];
     const root = nodes.find((node) => node["node-name"] === ROOT_NODE);
     if (root === undefined) throw new QmpError("query-named-block-nodes", "NodeMissing", "the disk is gone");
     return snapshotsOf(root.image as JsonObject);
@@ -107,20 +106,54 @@ export class Monitor {
   }
 
   close(): void {
-    this.#qmp.close();
+    this.#isClosed = true;
+    this.#connection.then(
+      (qmp) => qmp.close(),
+      () => undefined,
+    );
+  }
+
+  #connected(qmp: Qmp): void {
+    void qmp.closed.then(() => this.#closed.resolve());
+    qmp.listen(({ event, data, atUnixMs }) => {
+      if (event === "SHUTDOWN") this.#ended = shutdownReason(data);
+      if (event === "VSERPORT_CHANGE" && data.open === true) this.#guestListens.resolve(atUnixMs);
+    });
+  }
+
+  /** Rejects with `DEADLINE_EXCEEDED` when QEMU listens to nobody for `timeoutMs`. */
+  #reached(timeoutMs: number): Promise<Qmp> {
+    const silent = async (): Promise<never> => {
+      await pause(timeoutMs);
+      throw new AgentError("DEADLINE_EXCEEDED", `QEMU has not listened for ${timeoutMs} ms`);
+    };
+    return Promise.race([this.#connection, silent()]);
   }
 
   async #has(tag: string): Promise<boolean> {
     return (await this.snapshots()).some((snapshot) => snapshot.tag === tag);
   }
 
-  #run(command: string) {
-    return this.#qmp.run(command, {}, COMMAND_TIMEOUT_MS);
+  async #run(command: string) {
+    return await (await this.#reached(COMMAND_TIMEOUT_MS)).run(command, {}, COMMAND_TIMEOUT_MS);
   }
 
-  #job(command: string, args: JsonObject): Promise<void> {
+  async #job(command: string, args: JsonObject): Promise<void> {
     this.#lastJob += 1;
-    return this.#qmp.runJob(command, args, `fluxvm-${process.pid}-${this.#lastJob}`, SNAPSHOT_TIMEOUT_MS);
+    const id = `fluxvm-${process.pid}-${this.#lastJob}`;
+    await (await this.#reached(SNAPSHOT_TIMEOUT_MS)).runJob(command, args, id, SNAPSHOT_TIMEOUT_MS);
+  }
+}
+
+/** Tries until QEMU listens and greets, or rejects once `isOver`. */
+async function connect(path: string, isOver: () => boolean): Promise<Qmp> {
+  for (;;) {
+    try {
+      return await Qmp.connect(path);
+    } catch (error) {
+      if (isOver()) throw error;
+      await Bun.sleep(CONNECT_PAUSE_MS);
+    }
   }
 }
 
