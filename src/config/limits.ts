@@ -79,7 +79,7 @@ export const limits = {
   /** What is kept in memory of bytes that are on disk, while somebody is reading them. */
   executionTailBytes: 256 * KIB,
   /** The most that a reader gets at a time. */
-  executionReadBytes: 256 * KIB,
+  executionReadBytes: 512 * KIB,
   executionAcknowledgeBytes: 1 * MIB,
   executionAcknowledgeMs: 20,
   executionAttachPauseMinMs: 10,
@@ -178,6 +178,9 @@ export const limits = {
   frameMaxBytes: 2 * MIB,
   frameDataMaxBytes: 1 * MIB,
   streamCreditBytes: 1 * MIB,
+  /** The credit of a stream that may run further ahead, and how many of them a connection can have. */
+  wideStreamCreditBytes: 4 * MIB,
+  wideStreamsPerConnectionMax: 4,
   streamsMax: 1024,
   guestCallTimeoutMs: 15 * 1000,
   guestFileTimeoutMs: 120 * 1000,

@@ -1,9 +1,10 @@
 import { afterEach, expect, test } from "bun:test";
-import type { AgentError } from "../errors/agent-error.ts";
+import { limits } from "../config/limits.ts";
+import { type AgentError, asAgentError } from "../errors/agent-error.ts";
 import { FrameKind } from "./frame.ts";
 import { shakeHands } from "./handshake.ts";
 import { unixLink } from "./link.ts";
-import type { StreamHandler } from "./stream.ts";
+import type { GuestStream, StreamHandler } from "./stream.ts";
 import { FakePeer, type PeerConnection, type ReceivedFrame } from "./testing/peer.ts";
 
 const HEARTBEAT = { idleMs: 60_000, pongTimeoutMs: 1000 };
@@ -35,6 +36,32 @@ test("an operation that takes too long is cancelled and fails; its late answer i
   expect(error).toMatchObject({ code: "GUEST_UNREACHABLE" });
   expect(await cancelled.promise).toMatchObject({ stream: 1, kind: FrameKind.cancel });
   expect(await outcome((handler) => connection.open("ping", {}, handler, 1000))).toBe("ended");
+  connection.closed("test over");
+});
+
+test("few streams of a connection may run further ahead, and those that are over make room for others", async () => {
+  const credits: number[] = [];
+  const connection = await connect(async (c) => {
+    await c.welcome();
+    for (;;) {
+      const { stream, kind, message } = await c.next();
+      if (kind === FrameKind.credit) credits.push(stream);
+      else if (message.op === "ping") c.send(stream, FrameKind.end, {});
+    }
+  });
+  const ignored = { ended: () => undefined, failed: () => undefined };
+  const open = () => {
+    const stream = connection.open("lasting", {}, ignored, 0);
+    connection.widen(stream);
+    return stream;
+  };
+  const [first] = Array.from({ length: limits.wideStreamsPerConnectionMax + 1 }, open);
+  connection.abandon(first as GuestStream, asAgentError(new Error("over")));
+  const last = open();
+  expect(last.isWide).toBe(true);
+  expect(await outcome((handler) => connection.open("ping", {}, handler, 1000))).toBe("ended");
+  const ids = Array.from({ length: limits.wideStreamsPerConnectionMax }, (_, n) => (first as GuestStream).id + n);
+  expect(credits).toEqual([...ids, last.id]);
   connection.closed("test over");
 });
 

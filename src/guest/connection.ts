@@ -36,6 +36,7 @@ export class GuestConnection {
   #lastHeardMs = performance.now();
   #awaitingPong = false;
   #lastStreamId = 0;
+  #wideStreams = 0;
   #failure: AgentError | null = null;
   #onEnd: () => void = () => undefined;
 
@@ -80,6 +81,13 @@ export class GuestConnection {
     this.#streams.set(id, stream);
     this.#socket.write(frame);
     return stream;
+  }
+
+  /** Lets the guest run further ahead on the stream, unless too many have that already. */
+  widen(stream: GuestStream): void {
+    if (!this.#streams.has(stream.id) || this.#wideStreams >= limits.wideStreamsPerConnectionMax) return;
+    this.#wideStreams += 1;
+    stream.widen();
   }
 
   /** Gives a stream up on the host's side: the guest is told, and later frames of it are ignored. */
@@ -217,7 +225,9 @@ export class GuestConnection {
   /** True when the stream was open until now. */
   #finish(stream: GuestStream): boolean {
     stream.over();
-    return this.#streams.delete(stream.id);
+    if (!this.#streams.delete(stream.id)) return false;
+    if (stream.isWide) this.#wideStreams -= 1;
+    return true;
   }
 
   #expire(id: number, timeoutMs: number): void {

@@ -186,6 +186,8 @@ function attach(
     failed: reject,
   };
   const stream = connection.open("execution-attach", { id, ...wideOffsets(from) }, handler, 0);
+  // What is under way while it is written to the disk must not hold the guest up.
+  connection.widen(stream);
   return untilAborted(promise, signal, () => connection.abandon(stream, givenUp()));
 }
 

@@ -36,6 +36,8 @@ export class GuestStream {
   #receivable: number = limits.streamCreditBytes;
   /** Bytes that were consumed but not granted back yet. */
   #consumed = 0;
+  /** What may be under way in all. */
+  #window: number = limits.streamCreditBytes;
   #sendable: number = limits.streamCreditBytes;
 
   constructor(id: number, op: string, handler: StreamHandler, outlet: Outlet, deadline: Timer | null) {
@@ -60,9 +62,21 @@ export class GuestStream {
   /** Lets the guest send as many bytes more. Small amounts are gathered, so that not every frame costs another. */
   grant(bytes: number): void {
     this.#consumed += bytes;
-    if (this.#consumed < limits.streamCreditBytes / 2) return;
+    if (this.#consumed < this.#window / 2) return;
     const n = this.#consumed;
     this.#consumed = 0;
+    this.#receivable += n;
+    this.#outlet.write(encodeFrame(this.id, FrameKind.credit, { n }));
+  }
+
+  get isWide(): boolean {
+    return this.#window > limits.streamCreditBytes;
+  }
+
+  /** Lets the guest run further ahead from now on. */
+  widen(): void {
+    const n = limits.wideStreamCreditBytes - this.#window;
+    this.#window += n;
     this.#receivable += n;
     this.#outlet.write(encodeFrame(this.id, FrameKind.credit, { n }));
   }

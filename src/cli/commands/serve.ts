@@ -1,6 +1,7 @@
 // `fluxctl serve`: runs the agent until a signal ends it.
 import type { RunningAgent } from "../../agent.ts";
 import { type Command, EXIT } from "../command.ts";
+import { withSmallHeap } from "../heap.ts";
 import type { Terminal } from "../terminal.ts";
 
 const SIGNALS = ["SIGTERM", "SIGINT"] as const;
@@ -17,6 +18,7 @@ export const serveCommand: Command = {
   client: false,
   options: [],
   async run(invocation, terminal) {
+    withSmallHeap();
     const { loadConfig } = await import("../../config/load.ts");
     const { config, warnings } = await loadConfig(invocation.text("config"), terminal.environment);
     for (const warning of warnings) await terminal.err(`fluxctl: warning: ${warning}\n`);

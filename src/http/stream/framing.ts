@@ -5,7 +5,7 @@ import type { Frame, FrameValue } from "./frame.ts";
 
 export interface Framing {
   readonly contentType: string;
-  /** The frame's bytes in one or more parts. Large content is a part of its own, and not a copy. */
+  /** The frame's bytes in one or more parts. Nearly all of large content is a part of its own, and not a copy. */
   encode(frame: Frame): readonly Uint8Array[];
 }
 
@@ -14,7 +14,7 @@ const BIN32_HEADER_BYTES = 5;
 const FIXMAP_ENTRIES_MAX = 15;
 const BIN32 = 0xc6;
 const CONTENT_KEY = Buffer.from([0xa4, ...Buffer.from("data")]);
-/** Smaller content is copied behind its head: two parts cost more than the copy. */
+/** So much of the content is copied behind its head: what is smaller than this costs more as a part of its own. */
 const PART_BYTES = 16 * 1024;
 const UINT32_MAX = 0xffff_ffff;
 
@@ -35,7 +35,8 @@ const msgpack: Framing = {
     const { data, ...rest } = frame;
     if (!(data instanceof Uint8Array)) return [prefixed(packer.pack(widened(frame)))];
     const head = contentHead(rest, data.length);
-    return data.length >= PART_BYTES ? [head, data] : [Buffer.concat([head, data])];
+    if (data.length < 2 * PART_BYTES) return [Buffer.concat([head, data])];
+    return [Buffer.concat([head, data.subarray(0, PART_BYTES)]), data.subarray(PART_BYTES)];
   },
 };
 

@@ -9,7 +9,7 @@ import type { RingFile } from "./ring-file.ts";
 const SMALL_PIECE_BYTES = 4 * 1024;
 const GATHERED_BYTES = 16 * 1024;
 /** Where much comes, what is less than this waits a moment for more before it is written … */
-const WORTH_WRITING_BYTES = 256 * 1024;
+const WORTH_WRITING_BYTES = 1024 * 1024;
 /** … which is where so much has just been written at once. */
 const MUCH_BYTES = 64 * 1024;
 const GATHERING_MS = 2;

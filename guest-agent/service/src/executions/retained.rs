@@ -26,7 +26,7 @@ use wire::{ErrorCode, Fault};
 /// What a pipe holds, unless it is told otherwise …
 const PIPE_SIZE: usize = 64 << 10;
 /// … and what one is told that was found full: its writer waits less often.
-const WIDE_PIPE_SIZE: usize = PIECE_SIZE_MAX;
+const WIDE_PIPE_SIZE: usize = 256 << 10;
 
 /// How long a host may be away before what ended meanwhile is given up before anything else.
 const HOST_AWAY_MAX: Duration = Duration::from_secs(60);
