@@ -2,7 +2,7 @@
 // which sandbox, whether it was answered before; then the body, the handler and the reply.
 import type { Config } from "../config/schema.ts";
 import { AgentError } from "../errors/agent-error.ts";
-import type { Caller, VmRecord } from "../sandbox/operations.ts";
+import type { Caller } from "../sandbox/operations.ts";
 import { Authenticator } from "./auth.ts";
 import { checkJsonType, type HeldBody, NOTHING, parseJson, readBody } from "./body.ts";
 import type { BodyBudget } from "./body-budget.ts";
@@ -90,7 +90,7 @@ export class Pipeline {
       return await this.#idempotency.hold(keyed, async ({ stored, hash, bodyHash }) => {
         if (stored !== null) return replayed(stored);
         const id = this.#guard(route, arrival, caller);
-        const idempotency = { hash, bodyHash, reply: (record: VmRecord | null) => render(route, record ?? undefined) };
+        const idempotency = { hash, bodyHash, reply: (outcome: object | null) => render(route, outcome ?? undefined) };
         const reply = await route.handler({ ...asked(route, arrival, held), caller, id, idempotency });
         return toResponse(render(route, reply as JsonReply));
       });

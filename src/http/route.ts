@@ -33,7 +33,7 @@ export interface RouteInput<Body, Query> {
   readonly body: Body;
   readonly query: Query;
   /** For the core, when the request has an Idempotency-Key and the route honours it. */
-  readonly idempotency: IdempotentRequest | undefined;
+  readonly idempotency: IdempotentRequest<object | null> | undefined;
 }
 
 /** A JSON value, or nothing for 204. */

@@ -6,10 +6,11 @@ import type { SandboxPlan } from "../contracts/backend.ts";
 import { limits } from "../config/limits.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import type { Change } from "../state/change.ts";
-import { IdempotencyConflict, LeaseConflict } from "../state/conflicts.ts";
+import { LeaseConflict } from "../state/conflicts.ts";
 import type { Context } from "./context.ts";
 import { checkLabels, checkName, isId } from "./fields.ts";
 import type { Leases } from "./leases.ts";
+import { beginKey, finishKey, keyError } from "./once.ts";
 import type { Caller, CreateSandboxRequest, IdempotentRequest, VmRecord } from "./operations.ts";
 import { lifeOwner, newRecord, runOwner, type SandboxRecord, toRow } from "./record.ts";
 import {
@@ -158,7 +159,7 @@ async function accept(
   leases: Leases,
   idempotency: IdempotentRequest | undefined,
 ): Promise<void> {
-  const { store, clock, crashPoint, publish: tell } = context.dependencies;
+  const { store, crashPoint, publish: tell } = context.dependencies;
   const record: SandboxRecord = { ...sandbox.record, idempotencyHash: idempotency?.hash ?? null };
   const event = eventRow(context, record, "sandbox.created", { name: record.name });
   try {
@@ -170,17 +171,14 @@ async function accept(
       sandbox.life.intend(context.places.instanceResource(record.id)),
       sandbox.life.intend(context.places.socketResource(record.shortName)),
       { append: "event", row: event },
+      ...beginKey(context, idempotency),
     ];
-    if (idempotency !== undefined) {
-      const { hash, bodyHash } = idempotency;
-      changes.push({ begin: "idempotency", row: { hash, bodyHash, reply: null, createdAtUnixMs: clock.nowUnixMs() } });
-    }
     await crashPoint("create.before-accept");
     await store.commit(changes);
   } catch (error) {
     context.catalogue.remove(sandbox);
     context.leases.cancel(error instanceof LeaseConflict ? without(leases, error.kind) : leases);
-    throw error instanceof IdempotencyConflict ? new AgentError("IDEMPOTENCY_IN_FLIGHT") : error;
+    throw keyError(error);
   }
   sandbox.record = record;
   tell(event);
@@ -225,7 +223,7 @@ async function bringUp(
       changes: (next) => [
         ...life.settle(),
         ...sandbox.run.settle(),
-        ...replyChange(context, sandbox, next, idempotency),
+        ...finishKey(idempotency, context.render(sandbox, next)),
       ],
     });
   } catch (error) {
@@ -235,17 +233,6 @@ async function bringUp(
   publish(context, sandbox, { instance, volume });
   await dependencies.crashPoint("create.ready");
   return context.render(sandbox);
-}
-
-function replyChange(
-  context: Context,
-  sandbox: Sandbox,
-  next: SandboxRecord,
-  idempotency: IdempotentRequest | undefined,
-): Change[] {
-  if (idempotency === undefined) return [];
-  const reply = idempotency.reply(context.render(sandbox, next));
-  return [{ finish: "idempotency", hash: idempotency.hash, reply }];
 }
 
 /**

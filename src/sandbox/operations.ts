@@ -23,11 +23,11 @@ export type VmRecord = JsonObject & { readonly id: string };
  * with the rendered reply, in the transaction that makes the result durable; when the operation fails its row is gone.
  * So the transport writes nothing itself: it looks the row up before, and answers what `reply` renders after.
  */
-export interface IdempotentRequest {
+export interface IdempotentRequest<Outcome = VmRecord | null> {
   readonly hash: string;
   readonly bodyHash: string;
-  /** Renders the stored reply; must be pure and quick. `record` is null for a removal. */
-  readonly reply: (record: VmRecord | null) => { readonly status: number; readonly body: string };
+  /** Renders the stored reply; must be pure and quick. The outcome of a removal is null. */
+  readonly reply: (outcome: Outcome) => { readonly status: number; readonly body: string };
 }
 
 /** Use and limits of one token; null = no limit. */

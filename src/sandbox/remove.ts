@@ -2,11 +2,11 @@
 // also quarantines its leases. Anything may be removed at any moment, and again when something got stuck.
 import { limits } from "../config/limits.ts";
 import type { Change } from "../state/change.ts";
-import { IdempotencyConflict } from "../state/conflicts.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { Context } from "./context.ts";
 import { goneChanges } from "./create.ts";
 import type { Leases } from "./leases.ts";
+import { beginKey, finishKey, forgetKey, keyError } from "./once.ts";
 import type { IdempotentRequest } from "./operations.ts";
 import { interruptDryRun } from "./power.ts";
 import { endInstance, NO_INSTANCE, releaseRun, stuckError, stuckMessage } from "./run.ts";
@@ -25,27 +25,15 @@ export async function remove(context: Context, sandbox: Sandbox, idempotency?: I
   else await sandbox.actor.run("remove", work);
 }
 
-function begin(context: Context, idempotency: IdempotentRequest | undefined): Change[] {
-  if (idempotency === undefined) return [];
-  const { hash, bodyHash } = idempotency;
-  const createdAtUnixMs = context.dependencies.clock.nowUnixMs();
-  return [{ begin: "idempotency", row: { hash, bodyHash, reply: null, createdAtUnixMs } }];
-}
-
-function finish(idempotency: IdempotentRequest | undefined): Change[] {
-  if (idempotency === undefined) return [];
-  return [{ finish: "idempotency", hash: idempotency.hash, reply: idempotency.reply(null) }];
-}
-
 /** The first write of a removal. A sandbox whose earlier removal got stuck is in `removing` already. */
 async function journal(context: Context, sandbox: Sandbox, idempotency: IdempotentRequest | undefined): Promise<void> {
-  const options = { patch: { error: null }, changes: () => begin(context, idempotency) };
+  const options = { patch: { error: null }, changes: () => beginKey(context, idempotency) };
   const { phase } = sandbox.record;
   try {
     if (phase === "removing") await amend(context, sandbox, options);
     else await move(context, sandbox, phase, "removing", options);
   } catch (error) {
-    throw error instanceof IdempotencyConflict ? new AgentError("IDEMPOTENCY_IN_FLIGHT") : error;
+    throw keyError(error);
   }
 }
 
@@ -57,7 +45,8 @@ async function removeNow(
   const { store, crashPoint, publish } = context.dependencies;
   if (context.catalogue.byId(sandbox.id) !== sandbox) {
     // An earlier command in the mailbox removed it, which is what this caller asked for too.
-    if (idempotency !== undefined) await store.commit([...begin(context, idempotency), ...finish(idempotency)]);
+    if (idempotency !== undefined)
+      await store.commit([...beginKey(context, idempotency), ...finishKey(idempotency, null)]);
     return;
   }
   await journal(context, sandbox, idempotency);
@@ -75,13 +64,18 @@ async function removeNow(
   await crashPoint("remove.released");
   const changes: Change[] = [...run.changes, ...life.changes];
   if (life.stuck !== null) {
-    if (idempotency !== undefined) changes.push({ remove: "idempotency", hash: idempotency.hash });
+    changes.push(...forgetKey(idempotency));
     const patch = { ...NO_INSTANCE, error: stuckMessage(life.stuck) };
     await amend(context, sandbox, { patch, changes: () => changes });
     throw stuckError(life.stuck);
   }
   const event = eventRow(context, sandbox.record, "sandbox.removed", {});
-  await store.commit([...changes, ...goneChanges(sandbox), ...finish(idempotency), { append: "event", row: event }]);
+  await store.commit([
+    ...changes,
+    ...goneChanges(sandbox),
+    ...finishKey(idempotency, null),
+    { append: "event", row: event },
+  ]);
   context.leases.quarantine(sandbox.record.leases as Leases);
   context.catalogue.remove(sandbox);
   publish(event);

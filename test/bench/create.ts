@@ -12,7 +12,7 @@ import { type Boot, bootByAgent, bootByHand } from "./boot.ts";
 import { ExecTrace } from "./exec-trace.ts";
 import { type BudgetKind, judged, type Row } from "./measure.ts";
 
-const TYPES: readonly MachineType[] = ["q35"];
+const TYPES: readonly MachineType[] = ["q35", "microvm"];
 
 /** What is judged of each part. Those of the guest are the machine's own, so they may only not be longer. */
 const PARTS: readonly { part: keyof Boot; what: string; budget: number; kind: BudgetKind }[] = [

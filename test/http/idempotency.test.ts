@@ -147,6 +147,22 @@ describe("delete", () => {
   });
 });
 
+describe("snapshot", () => {
+  test.each(["vms", "sandboxes"])("of /v1/%s is taken once", async (kind) => {
+    const harness = new Harness();
+    const id = await harness.sandbox();
+    harness.snapshots.tags.set(id, []);
+    const take = (key: string) =>
+      harness.call("POST", `/v1/${kind}/${id}/snapshot`, { json: { tag: "t" }, headers: { "idempotency-key": key } });
+    const first = await take("k1");
+    const again = await take("k1");
+    expect([first.status, first.json.tag, again.status]).toEqual([200, "t", 200]);
+    expect([again.text, again.headers.get("idempotent-replayed")]).toEqual([first.text, "true"]);
+    expect((await take("k2")).json.code).toBe("SNAPSHOT_EXISTS");
+    expect(harness.store.rows.size).toBe(1);
+  });
+});
+
 test("other routes ignore the key, whatever it is", async () => {
   const harness = new Harness();
   const id = await harness.sandbox();

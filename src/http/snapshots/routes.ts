@@ -37,8 +37,12 @@ function routesBelow(prefix: string, snapshots: SnapshotOperations): readonly Ro
       summary: "Keeps memory and disk under a tag; the sandbox goes on as it was.",
       body: snapshotBody,
       success: { status: 200, schema: snapshotSchema },
+      idempotent: true,
       errors: [...FAILURES, "SNAPSHOT_EXISTS"],
-      handler: async ({ caller, id, body }) => shown(await snapshots.takeSnapshot(caller, id, tagOf(body))),
+      handler: async ({ caller, id, body, idempotency }) => {
+        const key = idempotency && { ...idempotency, reply: (taken: Snapshot) => idempotency.reply(shown(taken)) };
+        return shown(await snapshots.takeSnapshot(caller, id, tagOf(body), key));
+      },
     }),
     defineRoute({
       ...common,

@@ -73,7 +73,7 @@ export class Harness {
   readonly executions = new FakeExecutions(this.operations);
   readonly files = new FakeFiles();
   readonly ports = new FakePorts();
-  readonly snapshots = new FakeSnapshots(this.operations);
+  readonly snapshots = new FakeSnapshots(this.operations, this.store);
   readonly consoles = new FakeConsoles();
   readonly pools = new FakePools(this.operations);
   readonly resources = new FakeResources();

@@ -1,7 +1,8 @@
 // Snapshots in memory: tags by sandbox, of those sandboxes that have an entry; others answer as a backend without any.
 import type { Snapshot } from "../../contracts/backend.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import type { Caller, Operations, VmRecord } from "../../sandbox/operations.ts";
+import type { Caller, IdempotentRequest, Operations, VmRecord } from "../../sandbox/operations.ts";
+import type { Store } from "../../state/change.ts";
 import type { SnapshotOperations } from "../../sandbox/snapshots/operations.ts";
 
 export class FakeSnapshots implements SnapshotOperations {
@@ -9,14 +10,27 @@ export class FakeSnapshots implements SnapshotOperations {
   /** Sandboxes that have to be stopped first. */
   readonly running = new Set<string>();
 
-  constructor(private readonly operations: Operations) {}
+  constructor(
+    private readonly operations: Operations,
+    private readonly store: Pick<Store, "commit">,
+  ) {}
 
-  async takeSnapshot(_caller: Caller, id: string, tag: string): Promise<Snapshot> {
+  async takeSnapshot(
+    _caller: Caller,
+    id: string,
+    tag: string,
+    idempotency?: IdempotentRequest<Snapshot>,
+  ): Promise<Snapshot> {
     const kept = this.#of(id);
     if (tag === "") throw new AgentError("BAD_REQUEST");
     if (kept.some((snapshot) => snapshot.tag === tag)) throw new AgentError("SNAPSHOT_EXISTS");
     const snapshot = { tag, takenAtUnixMs: 1_800_000_000_000, bytes: 4096 };
     kept.push(snapshot);
+    if (idempotency !== undefined) {
+      const { hash, bodyHash, reply } = idempotency;
+      const row = { hash, bodyHash, reply: reply(snapshot), createdAtUnixMs: Date.now() };
+      await this.store.commit([{ begin: "idempotency", row }]);
+    }
     return snapshot;
   }
 

@@ -1,9 +1,11 @@
 // Snapshots, restoring and dry-runs in the sandbox itself, on a host in memory: what callers hear, what is put back, and
 // what is left after each failure and each crash.
 import { describe, expect, spyOn, test } from "bun:test";
+import type { Snapshot } from "../../contracts/backend.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { SandboxCore } from "../core.ts";
 import type { CrashPoint } from "../crash-points.ts";
+import type { IdempotentRequest } from "../operations.ts";
 import { FakeChannel, type FakeFile, type Files } from "../testing/fake-guest.ts";
 import { admin, NOTHING_HELD, World } from "../testing/world.ts";
 
@@ -43,6 +45,24 @@ describe("snapshots", () => {
     await snapshots.removeSnapshot(admin, "vm", "one");
     await expect(snapshots.removeSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "SNAPSHOT_NOT_FOUND" });
     await expect(snapshots.takeSnapshot(admin, "vm", "three")).rejects.toMatchObject({ code: "INVALID_STATE" });
+  });
+
+  test("with a key are taken once, and leave the reply; a failure leaves the key free", async () => {
+    await using vm = await machine();
+    const { snapshots } = vm.core;
+    const rows = () => vm.world.state.tables.idempotency;
+    const keyed = (hash: string): IdempotentRequest<Snapshot> => ({
+      hash,
+      bodyHash: "b",
+      reply: ({ tag }) => ({ status: 200, body: tag }),
+    });
+    await snapshots.takeSnapshot(admin, "vm", "one", keyed("h"));
+    expect(rows().h?.reply).toEqual({ status: 200, body: "one" });
+    const again = snapshots.takeSnapshot(admin, "vm", "two", keyed("h"));
+    await expect(again).rejects.toMatchObject({ code: "IDEMPOTENCY_IN_FLIGHT" });
+    const taken = snapshots.takeSnapshot(admin, "vm", "one", keyed("other"));
+    await expect(taken).rejects.toMatchObject({ code: "SNAPSHOT_EXISTS" });
+    expect([vm.tags(), Object.keys(rows())]).toEqual([["one"], ["h"]]);
   });
 
   test.each(["", "a/b", "..\0", "x".repeat(129), "dry-run-00000000"])("the tag %j is refused", async (tag) => {

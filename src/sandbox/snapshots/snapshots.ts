@@ -6,6 +6,7 @@ import { AgentError } from "../../errors/agent-error.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import { tellTime } from "../guest-clock.ts";
+import { once } from "../once.ts";
 import type { Caller, VmRecord } from "../operations.ts";
 import { start } from "../power.ts";
 import type { Live, Sandbox } from "../sandbox.ts";
@@ -37,14 +38,16 @@ export function snapshotOperations(context: Context): SnapshotOperations {
     return await start(context, sandbox, tag);
   };
   return {
-    takeSnapshot: (caller, id, tag) =>
-      inMailbox(caller, id, "snapshot", async (sandbox, facet) => {
-        checkTag(tag);
-        const live = requireLive(sandbox);
-        const snapshot = await bounded(facet.save(live.instance, live.volume, tag), "taking a snapshot");
-        if (sandbox.record.phase === "ready") await tellTime(context, sandbox.id, live);
-        return snapshot;
-      }),
+    takeSnapshot: (caller, id, tag, idempotency) =>
+      inMailbox(caller, id, "snapshot", (sandbox, facet) =>
+        once(context, idempotency, async () => {
+          checkTag(tag);
+          const live = requireLive(sandbox);
+          const snapshot = await bounded(facet.save(live.instance, live.volume, tag), "taking a snapshot");
+          if (sandbox.record.phase === "ready") await tellTime(context, sandbox.id, live);
+          return snapshot;
+        }),
+      ),
     snapshots: (caller, id) =>
       inMailbox(caller, id, "list-snapshots", (sandbox, facet) => listOf(context, sandbox, facet)),
     removeSnapshot: (caller, id, tag) =>
