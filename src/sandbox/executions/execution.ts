@@ -28,7 +28,7 @@ export interface ExecutionHost {
   /** The execution is over; called once for each that ran here. */
   readonly ended: (execution: HeldExecution) => void;
   /** What is stored of it has changed. */
-  readonly changed: (stored: StoredExecution) => void;
+  readonly changed: () => void;
 }
 
 export class HeldExecution implements ReadableExecution {
@@ -341,7 +341,7 @@ export class HeldExecution implements ReadableExecution {
 
   #store(end: ExecutionEnd): void {
     this.#stored = { ...this.#stored, end };
-    this.#host.changed(this.#stored);
+    this.#host.changed();
   }
 
   /** Something may hold the output open; what the process itself wrote is known, and may all be here. */

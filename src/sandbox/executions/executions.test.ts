@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { readdir } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
@@ -97,7 +97,8 @@ describe("start", () => {
     await expect(at.start({ id: "e", command: "a" })).rejects.toMatchObject(code("PROGRAM_NOT_FOUND"));
     await expect(at.view("e")).rejects.toMatchObject(code("EXECUTION_NOT_FOUND"));
     expect(at.core.operations.get(admin, SANDBOX).state).toBe("ready");
-    expect(await readdir(join(at.world.instancesDir, SANDBOX, "exec"))).toEqual([]);
+    await at.restart({ kill: true });
+    expect(await at.core.executions.executions(admin, SANDBOX)).toEqual([]);
     await at.start({ id: "e", command: "b" });
     expect(at.guest.starts).toBe(1);
   });
@@ -170,6 +171,14 @@ describe("start", () => {
     expect(kept.slice(0, 2)).toEqual(["e0", "e3"]);
     await expect(at.view("e1")).rejects.toMatchObject(code("EXECUTION_NOT_FOUND"));
     await until(() => at.guest.all.size === 1000, "the guest forgets");
+    // An id that is free again belongs to the new one from the first moment.
+    const makingPlace = at.start({ id: "e1001-", command: "a" });
+    const [again] = await Promise.all([at.start({ id: "e3", command: "b" }), makingPlace]);
+    await again.write("stdout", "kept");
+    await until(async () => (await at.view("e3")).stdoutLength === 4, "the output is here");
+    await at.restart({ kill: true });
+    expect(await at.view("e3")).toMatchObject({ status: "running", command: "b", stdoutLength: 4 });
+    expect(await at.core.executions.executions(admin, SANDBOX)).toHaveLength(1000);
   }, 60_000);
 
   test("66: listed by start, then id", async () => {
@@ -677,7 +686,9 @@ describe("an agent that is restarted", () => {
     const request = { id: "e", command: "b" };
     void at.core.executions.startExecution(admin, SANDBOX, request).catch(() => {});
     const directory = join(at.world.instancesDir, SANDBOX, "exec");
-    await until(async () => (await readdir(directory)).includes("e.starting"), "the start is written down");
+    const isWritten = async () =>
+      (await readFile(join(directory, "rows.1"), "utf8")).includes(`{"begun":{"version":2,"id":"e"`);
+    await until(isWritten, "the start is written down");
     at.guest.startGate = Promise.resolve();
     await at.restart({ kill: true });
     await expect(at.view("e")).rejects.toMatchObject(code("EXECUTION_NOT_FOUND"));

@@ -1,22 +1,14 @@
-// What is kept of an execution beside its output, as a file of the sandbox's own directory: enough to know it again
-// after the agent, the guest or both were replaced.
-import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+// What is kept of an execution beside its output: enough to know it again after the agent, the guest or both were
+// replaced.
 import { z } from "zod";
-import { limits } from "../../config/limits.ts";
 import type { ExecutionStart, GuestExecution } from "../../contracts/executions.ts";
-import { atOnce } from "./at-once.ts";
 
 const VERSION = 2;
 export const EXECUTION_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
-/** Ends of the names of files. */
-const STORED = ".json";
-const STARTING = ".starting";
-
 const unixMs = z.int().nonnegative();
 
-const storedSchema = z.object({
+export const storedSchema = z.object({
   version: z.literal(VERSION),
   id: z.string().regex(EXECUTION_ID),
   command: z.string().optional(),
@@ -94,96 +86,4 @@ export function endFromGuest(state: GuestExecution, startedAtUnixMs: number, now
 /** The end of an execution that nobody saw. */
 export function endUnseen(error: string, atUnixMs: number): ExecutionEnd {
   return { atUnixMs, exitCode: null, signal: null, timedOut: false, oomKilled: false, outputOpen: false, error };
-}
-
-/** One that was found on the disk. */
-export interface FoundExecution {
-  readonly stored: StoredExecution;
-  /** False when it is not known whether the guest was ever asked to start it. */
-  readonly hasStarted: boolean;
-}
-
-/** The directory of one sandbox's executions. */
-export class ExecutionFiles {
-  readonly #directory: string;
-  #made: Promise<unknown> | null = null;
-
-  constructor(directory: string) {
-    this.#directory = directory;
-  }
-
-  outputPath(id: string, channel: "stdout" | "stderr"): string {
-    return join(this.#directory, `${id}.${channel}`);
-  }
-
-  /** Writes an execution that is not there yet, and that the guest has yet to start. */
-  async create(stored: StoredExecution): Promise<void> {
-    this.#made ??= mkdir(this.#directory, { recursive: true, mode: 0o700 });
-    try {
-      await this.#made;
-    } catch (error) {
-      this.#made = null;
-      throw error;
-    }
-    await writeFile(this.#startingPath(stored.id), JSON.stringify(stored), { mode: 0o600 });
-  }
-
-  /** The guest has started it. */
-  async started(id: string): Promise<void> {
-    await rename(this.#startingPath(id), this.#path(id));
-  }
-
-  /** Replaces an execution whole or not at all. */
-  async replace(stored: StoredExecution): Promise<void> {
-    const path = this.#path(stored.id);
-    const beside = `${path}.new`;
-    await writeFile(beside, JSON.stringify(stored), { mode: 0o600 });
-    await rename(beside, path);
-  }
-
-  async remove(id: string): Promise<void> {
-    await Promise.all([this.#path(id), this.#startingPath(id)].map((path) => rm(path, { force: true })));
-  }
-
-  /** Everything that is stored. Removes what belongs to nothing: files of a write or a removal that was cut. */
-  async load(): Promise<FoundExecution[]> {
-    const names = await readdir(this.#directory).catch((error: NodeJS.ErrnoException) => {
-      if (error.code === "ENOENT") return [];
-      throw error;
-    });
-    const found = new Map<string, FoundExecution>();
-    for (const ending of [STORED, STARTING]) {
-      const records = names.filter((name) => name.endsWith(ending));
-      await atOnce(limits.executionsLoadedAtOnce, records, async (name) => {
-        const stored = parse(await readFile(join(this.#directory, name), "utf8"));
-        if (stored === null || stored.id + ending !== name || found.has(stored.id)) return;
-        found.set(stored.id, { stored, hasStarted: ending === STORED });
-      });
-    }
-    for (const name of names) {
-      const at = name.indexOf(".");
-      const one = found.get(name.slice(0, at));
-      const endings = [one?.hasStarted === false ? STARTING : STORED, ".stdout", ".stderr"];
-      const known = one !== undefined && endings.includes(name.slice(at));
-      if (!known) await rm(join(this.#directory, name), { force: true });
-    }
-    return [...found.values()];
-  }
-
-  #path(id: string): string {
-    return join(this.#directory, id + STORED);
-  }
-
-  #startingPath(id: string): string {
-    return join(this.#directory, id + STARTING);
-  }
-}
-
-function parse(text: string): StoredExecution | null {
-  try {
-    return storedSchema.parse(JSON.parse(text));
-  } catch {
-    // Cut while it was first written: the start was never answered.
-    return null;
-  }
 }

@@ -15,14 +15,8 @@ import { GuestSide } from "./guest-side.ts";
 import { Stdin } from "./input.ts";
 import { Retention } from "./retention.ts";
 import { RingFile } from "./ring-file.ts";
-import {
-  ExecutionFiles,
-  type FoundExecution,
-  runsTheSame,
-  type StoredExecution,
-  storedExecution,
-  storedFromGuest,
-} from "./stored.ts";
+import { ExecutionRows, type FoundExecution } from "./rows.ts";
+import { runsTheSame, type StoredExecution, storedExecution, storedFromGuest } from "./stored.ts";
 
 /** One execution with what only the table needs of it. */
 interface Entry {
@@ -40,9 +34,11 @@ interface Entry {
 export class ExecutionTable {
   readonly #context: Context;
   readonly #sandbox: Sandbox;
-  readonly #files: ExecutionFiles;
+  readonly #rows: ExecutionRows;
   readonly guest: GuestSide;
   readonly #entries = new Map<string, Entry>();
+  /** Those that are being forgotten, until nothing is left of them. */
+  readonly #leaving = new Map<string, Promise<void>>();
   /** Those that count as commands running in the sandbox. */
   readonly #counted = new Set<HeldExecution>();
   readonly #retention = new Retention({
@@ -57,7 +53,10 @@ export class ExecutionTable {
   constructor(context: Context, sandbox: Sandbox) {
     this.#context = context;
     this.#sandbox = sandbox;
-    this.#files = new ExecutionFiles(context.places.executionsDir(sandbox.id));
+    this.#rows = new ExecutionRows(context.places.executionsDir(sandbox.id), {
+      all: () => this.#found(),
+      failing: (error) => this.#warn(null, error, "rows of executions are not moved"),
+    });
     this.guest = new GuestSide(context, sandbox);
   }
 
@@ -150,7 +149,8 @@ export class ExecutionTable {
   async sandboxEnded(): Promise<void> {
     const entries = [...this.#entries.values()];
     for (const { execution } of entries) execution.end(STOPPED);
-    const stored = Promise.all(entries.map(({ execution, saved }) => Promise.all([execution.settled(), saved])));
+    const settled = entries.map(({ execution, saved }) => Promise.all([execution.settled(), saved]));
+    const stored = Promise.all(settled).then(() => this.#rows.rest());
     await withDeadline(stored, limits.execGraceMs, "storing the output of executions").catch((error: unknown) => {
       const { message } = asAgentError(error);
       this.#context.dependencies.log.warn({ sandbox: this.#sandbox.id, error: message }, "output is not stored");
@@ -169,12 +169,13 @@ export class ExecutionTable {
     this.#retention.close();
     await this.#loading?.catch(() => undefined);
     await Promise.all(
-      [...this.#entries.values()].map(async ({ execution, events, saved }) => {
-        await execution.close(error);
-        await saved;
-        await events.settled();
+      [...this.#entries.values()].map(async (entry) => {
+        await entry.execution.close(error);
+        await entry.saved;
+        await entry.events.settled();
       }),
     );
+    await this.#rows.close();
   }
 
   async #entry(id: string): Promise<Entry> {
@@ -187,7 +188,7 @@ export class ExecutionTable {
 
   async #load(): Promise<void> {
     const { record } = this.#sandbox;
-    const found = await atOnce(limits.executionsLoadedAtOnce, await this.#files.load(), (one) => this.#found(one));
+    const found = await atOnce(limits.executionsLoadedAtOnce, await this.#rows.load(), (one) => this.#find(one));
     for (const entry of found) this.#entries.set(entry.execution.id, entry);
     for (const { execution } of found) {
       const alive = this.#sandbox.live !== null && execution.stored.run === record.run;
@@ -233,20 +234,20 @@ export class ExecutionTable {
     await entry.saved;
     const again = this.#fresh({ ...execution.stored, ...this.#now, end: null }, true);
     this.#entries.set(execution.id, again);
-    this.#save(again, again.execution.stored);
+    this.#save(again);
     this.#resume(again.execution, state ?? null);
   }
 
-  async #found({ stored, hasStarted }: FoundExecution): Promise<Entry> {
+  async #find({ stored, hasStarted }: FoundExecution): Promise<Entry> {
     const find = (channel: "stdout" | "stderr"): Promise<RingFile> =>
-      RingFile.find(this.#files.outputPath(stored.id, channel), this.#retention.budget, keptMaxBytes(stored));
+      RingFile.find(this.#rows.outputPath(stored.id, channel), this.#retention.budget, keptMaxBytes(stored));
     const [stdout, stderr] = await Promise.all([find("stdout"), find("stderr")]);
     return this.#hold(stored, { stdout, stderr }, hasStarted);
   }
 
   #fresh(stored: StoredExecution, hasStarted: boolean): Entry {
     const create = (channel: "stdout" | "stderr"): RingFile =>
-      RingFile.create(this.#files.outputPath(stored.id, channel), this.#retention.budget, keptMaxBytes(stored));
+      RingFile.create(this.#rows.outputPath(stored.id, channel), this.#retention.budget, keptMaxBytes(stored));
     return this.#hold(stored, { stdout: create("stdout"), stderr: create("stderr") }, hasStarted);
   }
 
@@ -262,7 +263,7 @@ export class ExecutionTable {
       nowUnixMs: () => clock.nowUnixMs(),
       guest: () => this.guest.executions(),
       ended: () => this.#ended(entry),
-      changed: (changed) => this.#save(entry, changed),
+      changed: () => this.#save(entry),
     });
     const entry: Entry = {
       execution,
@@ -322,7 +323,8 @@ export class ExecutionTable {
   /** What is stored comes first, so that an agent that is killed meanwhile knows what it finds in the guest. */
   async #launch(entry: Entry, request: ExecutionStart): Promise<void> {
     const { execution, events } = entry;
-    await this.#files.create(execution.stored);
+    await this.#leaving.get(execution.id);
+    await this.#rows.begin(execution.stored);
     const state = await this.guest.start(request);
     this.#started(entry);
     this.#assertOpen();
@@ -343,7 +345,7 @@ export class ExecutionTable {
     }
     const entry = this.#fresh(storedFromGuest(state, this.#now), true);
     this.#entries.set(state.id, entry);
-    this.#save(entry, entry.execution.stored);
+    this.#save(entry);
     this.#resume(entry.execution, state);
   }
 
@@ -371,25 +373,33 @@ export class ExecutionTable {
   #started(entry: Entry): void {
     if (entry.hasStarted) return;
     entry.hasStarted = true;
-    this.#write(entry, () => this.#files.started(entry.execution.id));
+    this.#write(entry, () => this.#rows.started(entry.execution.id));
   }
 
-  #save(entry: Entry, stored: StoredExecution): void {
-    this.#write(entry, () => this.#files.replace(stored));
+  #save(entry: Entry): void {
+    this.#write(entry, () => this.#rows.keep(entry.execution.stored));
   }
 
-  /** One after the other; a failure costs what was to be remembered after a restart, and is logged. */
+  /** In order; a failure costs what was to be remembered after a restart, and is logged. */
   #write(entry: Entry, write: () => Promise<void>): void {
     const { id } = entry.execution;
-    entry.saved = entry.saved
-      .then(nextTurn)
+    entry.saved = nextTurn()
       .then(async () => {
         if (this.#entries.get(id) === entry) await write();
       })
-      .catch((error: unknown) => {
-        const { log } = this.#context.dependencies;
-        log.warn({ sandbox: this.#sandbox.id, execution: id, error: String(error) }, "an execution is not stored");
-      });
+      .catch((error: unknown) => this.#warn(id, error, "an execution is not stored"));
+  }
+
+  #warn(execution: string | null, error: unknown, what: string): void {
+    const { log } = this.#context.dependencies;
+    log.warn({ sandbox: this.#sandbox.id, ...(execution !== null && { execution }), error: String(error) }, what);
+  }
+
+  *#found(): Iterable<FoundExecution> {
+    for (const entry of [...this.#entries.values()]) {
+      const { execution, hasStarted } = entry;
+      if (this.#entries.get(execution.id) === entry) yield { stored: execution.stored, hasStarted };
+    }
   }
 
   *#held(): Iterable<HeldExecution> {
@@ -404,20 +414,16 @@ export class ExecutionTable {
   }
 
   /** Its room in the budget is free when this returns, if it is idle. */
-  async #forget(entry: Entry): Promise<void> {
-    const { execution, saved } = entry;
-    this.#entries.delete(execution.id);
-    const removed = execution.remove();
-    try {
-      await Promise.all([removed, saved]);
-      await this.#files.remove(execution.id);
-    } catch (error) {
-      const { log } = this.#context.dependencies;
-      log.warn(
-        { sandbox: this.#sandbox.id, execution: execution.id, error: String(error) },
-        "files of an execution stay",
-      );
-    }
+  #forget(entry: Entry): Promise<void> {
+    const { id } = entry.execution;
+    this.#entries.delete(id);
+    const gone = Promise.all([entry.execution.remove(), this.#rows.forget(id)])
+      .catch((error: unknown) => this.#warn(id, error, "files of an execution stay"))
+      .then(() => {
+        if (this.#leaving.get(id) === gone) this.#leaving.delete(id);
+      });
+    this.#leaving.set(id, gone);
+    return gone;
   }
 }
 
