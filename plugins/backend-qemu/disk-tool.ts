@@ -7,6 +7,7 @@ import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import { startHelper } from "../host/helper.ts";
 import { DISK_FILE } from "./arguments.ts";
+import { writeOverlay } from "./overlay.ts";
 import type { QemuSpec } from "./request.ts";
 
 const TOOL_TIMEOUT_MS = 120_000;
@@ -27,13 +28,12 @@ export interface DiskTool {
   readonly volumeDir: string | null;
 }
 
-/** Makes the sandbox's own disk over the image, unless it is there. `bytes` null: as large as the image. */
+/** Makes the sandbox's own disk over the image, unless it is there. */
 export async function ensureDisk(tool: DiskTool, spec: QemuSpec): Promise<void> {
   const path = diskPath(tool);
   if (await isFile(path)) return;
-  const size = String(await diskBytes(tool, spec));
-  // The tool may not read the image, and need not: what lies under the disk is named at each launch.
-  await run(tool, ["create", "-q", "-u", "-f", "qcow2", "-b", spec.image, "-F", spec.image_format, path, size]);
+  const bytes = await diskBytes(tool, spec);
+  await writeOverlay(path, { bytes, image: spec.image, imageFormat: spec.image_format }, tool.uid);
 }
 
 /** A snapshot of a disk, as QEMU lists it. */
