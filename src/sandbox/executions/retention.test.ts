@@ -42,12 +42,16 @@ function retention(all: Kept[]) {
       forget: (gone) => {
         forgotten.push(gone.id);
         all.splice(all.indexOf(gone), 1);
+        kept.left(gone);
         kept.budget.give(gone.diskBytes);
       },
     },
     GRACE_MS,
   );
-  for (const { diskBytes } of all) kept.budget.takeAlways(diskBytes);
+  for (const one of all) {
+    kept.budget.takeAlways(one.diskBytes);
+    if (!one.running) kept.ended(one);
+  }
   return { kept, forgotten };
 }
 
@@ -95,7 +99,6 @@ test("what is over keeps a part of the room, once nobody comes back to it", asyn
   const recent = { abandoned: false };
   const last = { ...execution("e6", 6, quarter), ...recent };
   const { kept, forgotten } = retention([...[1, 2, 3, 4, 5].map((n) => execution(`e${n}`, n, quarter)), last]);
-  kept.ended();
   await until(() => forgotten.length === 1, "the first is too much");
   await Bun.sleep(2 * GRACE_MS);
   expect(forgotten).toEqual(["e1"]);

@@ -10,7 +10,7 @@ export type Kept = Pick<HeldExecution, "id" | "stored" | "running" | "idle" | "a
 export interface RetentionHooks {
   /** Every execution of the table. */
   readonly all: () => Iterable<Kept>;
-  /** Drops one that is idle from the table and gives its room back in this call. */
+  /** Drops one that is idle from the table, which calls `left`, and gives its room back in this call. */
   readonly forget: (execution: Kept) => void;
 }
 
@@ -22,6 +22,8 @@ export class Retention {
     evict: () => this.#forgetOne(isAbandoned, takesRoom) || this.#forgetOne(isIdle, takesRoom),
   });
   readonly #hooks: RetentionHooks;
+  /** Those that are over, by their ends. */
+  readonly #over: Kept[] = [];
   readonly #graceMs: number;
   #trimTimer: Timer | null = null;
   #closed = false;
@@ -37,10 +39,17 @@ export class Retention {
     return this.#forgetOne(isIdle);
   }
 
-  /** An execution has ended: once nobody comes back to it, it counts as what is only kept. */
-  ended(): void {
-    if (this.#closed) return;
-    this.#trimTimer ??= setTimeout(() => this.#trim(), this.#graceMs).unref();
+  /** An execution is over: once nobody comes back to it, it counts as what is only kept. */
+  ended(execution: Kept): void {
+    const before = this.#over.findLastIndex((other) => endOf(other) <= endOf(execution));
+    this.#over.splice(before + 1, 0, execution);
+    this.#trimLater();
+  }
+
+  /** An execution is not kept any more. */
+  left(execution: Kept): void {
+    const at = this.#over.indexOf(execution);
+    if (at >= 0) this.#over.splice(at, 1);
   }
 
   close(): void {
@@ -49,17 +58,20 @@ export class Retention {
     this.#trimTimer = null;
   }
 
+  #trimLater(): void {
+    if (this.#closed) return;
+    this.#trimTimer ??= setTimeout(() => this.#trim(), this.#graceMs).unref();
+  }
+
   #trim(): void {
     this.#trimTimer = null;
     while (this.#abandonedBytes() > limits.executionRingsKeptMaxBytes && this.#forgetOne(isAbandoned, takesRoom));
-    for (const { idle, abandoned } of this.#hooks.all()) {
-      if (idle && !abandoned) return this.ended();
-    }
+    if (this.#over.some(({ idle, abandoned }) => idle && !abandoned)) this.#trimLater();
   }
 
   #abandonedBytes(): number {
     let bytes = 0;
-    for (const execution of this.#hooks.all()) bytes += execution.abandoned ? execution.diskBytes : 0;
+    for (const execution of this.#over) bytes += execution.abandoned ? execution.diskBytes : 0;
     return bytes;
   }
 
@@ -73,13 +85,9 @@ export class Retention {
 
   /** Forgets the one that ended first of those for which everything holds; false when there is none. */
   #forgetOne(...holds: readonly ((execution: Kept) => boolean)[]): boolean {
-    let oldest: Kept | null = null;
-    for (const execution of this.#hooks.all()) {
-      if (oldest !== null && endOf(execution) >= endOf(oldest)) continue;
-      if (holds.every((hold) => hold(execution))) oldest = execution;
-    }
-    if (oldest !== null) this.#hooks.forget(oldest);
-    return oldest !== null;
+    const oldest = this.#over.find((execution) => holds.every((hold) => hold(execution)));
+    if (oldest !== undefined) this.#hooks.forget(oldest);
+    return oldest !== undefined;
   }
 }
 

@@ -191,6 +191,7 @@ export class ExecutionTable {
     const found = await atOnce(limits.executionsLoadedAtOnce, await this.#rows.load(), (one) => this.#find(one));
     for (const entry of found) this.#entries.set(entry.execution.id, entry);
     for (const { execution } of found) {
+      if (!execution.running) this.#retention.ended(execution);
       const alive = this.#sandbox.live !== null && execution.stored.run === record.run;
       if (!alive) execution.end(STOPPED);
     }
@@ -230,6 +231,7 @@ export class ExecutionTable {
     }
     execution.cross();
     this.#uncount(execution);
+    this.#retention.left(execution);
     await execution.remove();
     await entry.saved;
     const again = this.#fresh({ ...execution.stored, ...this.#now, end: null }, true);
@@ -357,7 +359,7 @@ export class ExecutionTable {
     else if (signal !== null) end = this.#sandbox.lastExit = { signal };
     void entry.events.exited(entry.execution).then(() => tellIdle(this.#context, this.#sandbox, end));
     refreshUsage(this.#context, this.#sandbox);
-    this.#retention.ended();
+    if (this.#entries.get(entry.execution.id) === entry) this.#retention.ended(entry.execution);
   }
 
   #count(execution: HeldExecution): void {
@@ -417,6 +419,7 @@ export class ExecutionTable {
   #forget(entry: Entry): Promise<void> {
     const { id } = entry.execution;
     this.#entries.delete(id);
+    this.#retention.left(entry.execution);
     const gone = Promise.all([entry.execution.remove(), this.#rows.forget(id)])
       .catch((error: unknown) => this.#warn(id, error, "files of an execution stay"))
       .then(() => {
