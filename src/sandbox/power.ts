@@ -5,6 +5,7 @@ import type { Volume } from "../contracts/storage.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
+import { tellingEnd } from "./ending.ts";
 import { executionsOf } from "./executions/executions.ts";
 import { tellTime } from "./guest-clock.ts";
 import type { VmRecord } from "./operations.ts";
@@ -184,7 +185,8 @@ export async function pause(
     await move(context, sandbox, "ready", "pausing", { attributes: { reason: "pause" } });
     await crashPoint("pause.journalled");
     try {
-      await withDeadline(facet.pause(live.instance), limits.stopBudgetMs, "pausing");
+      const pausing = () => withDeadline(facet.pause(live.instance), limits.stopBudgetMs, "pausing");
+      await tellingEnd(context, sandbox, pausing);
     } catch (error) {
       await withDeadline(facet.resume(live.instance), limits.stopBudgetMs, "thawing").then(
         () => move(context, sandbox, "pausing", "ready"),
@@ -215,7 +217,8 @@ export async function resume(
     await move(context, sandbox, "paused", "resuming");
     await context.dependencies.crashPoint("resume.journalled");
     try {
-      await withDeadline(facet.resume(live.instance), limits.stopBudgetMs, "resuming");
+      const resuming = () => withDeadline(facet.resume(live.instance), limits.stopBudgetMs, "resuming");
+      await tellingEnd(context, sandbox, resuming);
     } catch (error) {
       await move(context, sandbox, "resuming", "paused");
       throw error;

@@ -3,11 +3,13 @@
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { limits } from "../../config/limits.ts";
+import type { Instance, Snapshot } from "../../contracts/backend.ts";
 import type { Release, Resource } from "../../contracts/resource.ts";
 import type { Volume } from "../../contracts/storage.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
+import { newsOfEnd } from "../ending.ts";
 import type { Ledger } from "../ledger.ts";
 import { relaunch } from "../relaunch.ts";
 import { stuckMessage } from "../run.ts";
@@ -88,8 +90,14 @@ async function putBack(context: Context, sandbox: Sandbox, volume: Volume, tag: 
 
 /** Whether the snapshot of a dry-run is there; its journal row is older than itself. */
 export async function wasTaken(context: Context, sandbox: Sandbox, volume: Volume, tag: string): Promise<boolean> {
-  const listing = facetOf(context, sandbox).list(sandbox.live?.instance ?? null, volume);
-  const known = await withDeadline(listing, limits.snapshotTimeoutMs, "listing snapshots");
+  const { live } = sandbox;
+  const list = (instance: Instance | null): Promise<readonly Snapshot[]> =>
+    withDeadline(facetOf(context, sandbox).list(instance, volume), limits.snapshotTimeoutMs, "listing snapshots");
+  const known = await list(live?.instance ?? null).catch(async (error: unknown) => {
+    // One that died under its command cannot be asked, but its disk can be looked at.
+    if (live === null || (await newsOfEnd(live.instance)) === null) throw error;
+    return await list(null);
+  });
   return known.some((snapshot) => snapshot.tag === tag);
 }
 

@@ -5,6 +5,7 @@ import type { Volume } from "../../contracts/storage.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
+import { tellingEnd } from "../ending.ts";
 import { tellTime } from "../guest-clock.ts";
 import { once } from "../once.ts";
 import type { Caller, VmRecord } from "../operations.ts";
@@ -26,7 +27,7 @@ export function snapshotOperations(context: Context): SnapshotOperations {
     assertFree(sandbox);
     return await sandbox.actor.run(command, async () => {
       if (context.catalogue.byId(sandbox.id) !== sandbox) throw new AgentError("SANDBOX_NOT_FOUND");
-      return await work(sandbox, facet);
+      return await tellingEnd(context, sandbox, () => work(sandbox, facet));
     });
   };
   const startFrom = async (caller: Caller, id: string, tag: string): Promise<VmRecord> => {

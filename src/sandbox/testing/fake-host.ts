@@ -262,7 +262,11 @@ export class FakeHost {
         if (this.faults.has("save")) throw new AgentError("MONITOR_ERROR");
         return info(tag);
       },
-      list: async (_, volume) => [...of(volume).keys()].map(info),
+      list: async (instance, volume) => {
+        const isThere = [...this.processes.values()].some(({ pid }) => pid === instance?.identity.pid);
+        if (instance !== null && !isThere) throw new AgentError("GUEST_UNREACHABLE");
+        return [...of(volume).keys()].map(info);
+      },
       remove: async (_, volume, tag) => {
         if (this.faults.has("remove-snapshot")) throw new AgentError("MONITOR_ERROR");
         if (!of(volume).delete(tag)) throw new AgentError("SNAPSHOT_NOT_FOUND");
