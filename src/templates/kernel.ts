@@ -129,6 +129,9 @@ export function decompressLz4Legacy(data: Uint8Array, size: number): Uint8Array 
   return output;
 }
 
+/** Most bytes that are sooner copied one by one than by a call; nearly all pieces are that short. */
+const BY_HAND = 48;
+
 /** Appends one block at `written` and answers where the output ends then. */
 function decompressLz4Block(block: Uint8Array, output: Uint8Array, written: number): number {
   let at = 0;
@@ -145,17 +148,25 @@ function decompressLz4Block(block: Uint8Array, output: Uint8Array, written: numb
     const token = next();
     const literals = extended(token >> 4);
     if (at + literals > block.length || written + literals > output.length) throw broken();
-    output.set(block.subarray(at, at + literals), written);
-    [at, written] = [at + literals, written + literals];
+    if (literals > BY_HAND) output.set(block.subarray(at, at + literals), written);
+    else for (let i = 0; i < literals; i += 1) output[written + i] = block[at + i] as number;
+    at += literals;
+    written += literals;
     if (at === block.length) break;
     const distance = next() | (next() << 8);
     const length = extended(token & 15) + 4;
     if (distance === 0 || distance > written || written + length > output.length) throw broken();
     // A match may reach into what it makes itself, so it is copied in steps of at most its distance.
+    if (length <= BY_HAND) {
+      for (const end = written + length; written < end; written += 1)
+        output[written] = output[written - distance] as number;
+      continue;
+    }
     for (let left = length; left > 0;) {
       const step = Math.min(left, distance);
       output.copyWithin(written, written - distance, written - distance + step);
-      [written, left] = [written + step, left - step];
+      written += step;
+      left -= step;
     }
   }
   return written;

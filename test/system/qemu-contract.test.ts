@@ -1,4 +1,4 @@
-// The QEMU backend against the backend suite, on emulated machines of the micro template.
+// The QEMU backend against the backend suite, on machines of the micro template: emulated, or with KVM where it runs them.
 import { afterAll, setDefaultTimeout } from "bun:test";
 import { chmod, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -22,6 +22,8 @@ const LACKS = ["endOf", "perl", "dry-run by workspace-copy"];
 /** What depends on the machine itself; the rest is the same on all of them, and is run on one unless all is asked for. */
 const OWN_CASES = /^(plan: a good|life|adopt: a detached|pause|snapshots)/;
 const isFull = process.env.FLUXVM_TEST_FULL === "1";
+/** A host that is known to have KVM says `kvm`, so that none is a failure. */
+const accel = process.env.FLUXVM_TEST_ACCEL ?? "auto";
 
 for (const machine of ["q35", "microvm"]) {
   const isWhole = machine === "q35" || isFull;
@@ -29,7 +31,7 @@ for (const machine of ["q35", "microvm"]) {
     host: hostFacts("/nonexistent", GUEST_AGENT),
     guest: createGuestConnector(),
     fixture: {
-      options: { accel: "tcg", machine },
+      options: { accel, machine },
       request: { image, kernel, initrd, kernel_args: kernelArgs, memory_mib: 192 },
       badRequests: [{}, { image: "root.raw" }, { image, vcpus: 0 }, { image, memory_mib: 1 }, { image, machine: "pc" }],
       caseDeadlineSecs: 300,

@@ -29,12 +29,20 @@ export async function packagesPart(series: KernelSeries): Promise<Part> {
       await packages.download(kernel.name, kernel.version, archive);
       await packages.download(TOOLS_PACKAGE, tools.version, archive);
       const files = (await readdir(archive)).sort();
+      for (const file of files) await repack(join(archive, file), join(scratch, "package"));
       const index = await Promise.all(files.map((file) => entry(archive, file)));
       await writeFile(join(archive, "Packages"), index.join("\n"));
       await makeImage({ from: archive, to: join(folder, PACKAGES_IMAGE), spareMib: 0 });
       await rm(scratch, { recursive: true });
     },
   };
+}
+
+/** Compresses the package in a way that is quickly undone: in the emulated machine that takes most of the time. */
+async function repack(path: string, scratch: string): Promise<void> {
+  await run(["dpkg-deb", "--raw-extract", path, scratch]);
+  await run(["dpkg-deb", "-Zzstd", "-z3", "--root-owner-group", "--build", scratch, path]);
+  await rm(scratch, { recursive: true });
 }
 
 /** What the index of an archive says of one package. */
