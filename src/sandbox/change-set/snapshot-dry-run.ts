@@ -4,6 +4,7 @@ import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
+import { tellingEnd } from "../ending.ts";
 import { tellTime } from "../guest-clock.ts";
 import { checkCommand, commandTimeoutMs, liveOf } from "../guest-access.ts";
 import type { DryRunReply, DryRunRequest } from "../operations.ts";
@@ -86,7 +87,7 @@ class SnapshotDryRun {
     const pending = { tag, ledger };
     sandbox.revert = pending;
     try {
-      await this.#save(live, tag);
+      await tellingEnd(context, sandbox, () => this.#save(live, tag));
     } catch (error) {
       sandbox.revert = null;
       const { changes, stuck } = await ledger.releaseAll();
@@ -95,7 +96,7 @@ class SnapshotDryRun {
       throw error;
     }
     this.#live = live;
-    const outcome = await this.#observe(live, tag).then(
+    const outcome = await tellingEnd(context, sandbox, () => this.#observe(live, tag)).then(
       (observed) => ({ observed }),
       (error: unknown) => ({ error }),
     );
