@@ -3,6 +3,7 @@
 import { join } from "node:path";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import type { QemuSpec } from "./request.ts";
+import { folderArguments, sharedMemory } from "./shared-folders.ts";
 
 /** The name of the serial port that carries the guest-agent protocol, as the guest agent looks for it. */
 const AGENT_PORT = "org.fluxvm.agent.0";
@@ -15,6 +16,7 @@ export const AGENT_SOCKET = "agent.sock";
 export const SERIAL_SOCKET = "serial.sock";
 export const CONSOLE_LOG = "console.log";
 export const DISK_FILE = "root.qcow2";
+const ROOT_DEVICE = "disk0";
 
 /** Where a launch has its files; descriptors are numbers of the QEMU process. */
 export interface MachineFiles {
@@ -25,6 +27,8 @@ export interface MachineFiles {
   readonly volumeDir: string;
   readonly image: number;
   readonly config: number;
+  /** What cloud-init reads, if there is anything. */
+  readonly seed: number | null;
   /** The machine's id and the descriptor of what carries its vsock, for one that is reached by it. */
   readonly vsock: { readonly cid: number; readonly descriptor: number } | null;
   /** What the kernel must be told of this host, beside the sandbox's own arguments. */
@@ -44,6 +48,7 @@ export function qemuArguments(spec: QemuSpec, files: MachineFiles): string[] {
     ...["-mon", "chardev=qmp,mode=control"],
     ...boot(spec, files),
     ...disks(spec, files),
+    ...folderArguments(spec.shared_folders, files.socketDir, transport(spec)),
     ...serial(files),
     ...channel(spec, files),
     ...[
@@ -56,9 +61,18 @@ export function qemuArguments(spec: QemuSpec, files: MachineFiles): string[] {
   ];
 }
 
-/** The virtio transport of the machine. */
 function device(spec: QemuSpec, name: string): string {
-  return `${name}-${spec.machine === "microvm" ? "device" : "pci"}`;
+  return `${name}-${transport(spec)}`;
+}
+
+/** The device of the sandbox's own disk, as the monitor finds it: on PCI it lies behind the device that was asked for. */
+export function rootDevice({ machine }: QemuSpec): string {
+  return machine === "microvm" ? ROOT_DEVICE : `/machine/peripheral/${ROOT_DEVICE}/virtio-backend`;
+}
+
+/** The virtio transport of the machine. */
+function transport(spec: QemuSpec): string {
+  return spec.machine === "microvm" ? "device" : "pci";
 }
 
 /** A comma ends a value of an option unless it is doubled. */
@@ -70,8 +84,16 @@ function machine(spec: QemuSpec): string[] {
   // Without its clock a distribution's kernel spins for seconds.
   const type =
     spec.machine === "microvm" ? "microvm,rtc=on,pcie=off,usb=off,graphics=off" : "q35,usb=off,graphics=off,vmport=off";
+  // Whoever serves a folder reads the guest's requests where they lie.
+  const isShared = spec.shared_folders.length > 0;
   return [
-    ...["-machine", type, "-accel", spec.accel === "kvm" ? "kvm" : "tcg,thread=multi"],
+    ...(isShared ? sharedMemory(spec.memory_mib) : []),
+    ...[
+      "-machine",
+      isShared ? `${type},memory-backend=ram` : type,
+      "-accel",
+      spec.accel === "kvm" ? "kvm" : "tcg,thread=multi",
+    ],
     ...["-cpu", spec.accel === "kvm" ? "host" : "max", "-smp", `cpus=${spec.vcpus}`, "-m", `${spec.memory_mib}M`],
     ...(spec.machine === "microvm" ? ["-global", "virtio-mmio.force-legacy=false"] : []),
   ];
@@ -90,10 +112,11 @@ function boot(spec: QemuSpec, files: MachineFiles): string[] {
   ];
 }
 
+const node = (value: JsonObject): string[] => ["-blockdev", JSON.stringify(value)];
+const passed = (descriptor: number, set: number): string[] => ["-add-fd", `fd=${descriptor},set=${set}`];
+const readOnly = { "read-only": true, "auto-read-only": false };
+
 function disks(spec: QemuSpec, files: MachineFiles): string[] {
-  const node = (value: JsonObject): string[] => ["-blockdev", JSON.stringify(value)];
-  const passed = (descriptor: number, set: number): string[] => ["-add-fd", `fd=${descriptor},set=${set}`];
-  const readOnly = { "read-only": true, "auto-read-only": false };
   return [
     ...passed(files.image, 1),
     ...node({ "node-name": "image-file", driver: "file", filename: "/dev/fdset/1", ...readOnly }),
@@ -109,12 +132,20 @@ function disks(spec: QemuSpec, files: MachineFiles): string[] {
     ...node({ "node-name": ROOT_NODE, driver: "qcow2", file: "root-file", backing: "image", discard: "unmap" }),
     ...[
       "-device",
-      `${device(spec, "virtio-blk")},drive=${ROOT_NODE},id=disk0${spec.kernel === null ? ",bootindex=1" : ""}`,
+      `${device(spec, "virtio-blk")},drive=${ROOT_NODE},id=${ROOT_DEVICE}${spec.kernel === null ? ",bootindex=1" : ""}`,
     ],
-    ...passed(files.config, 2),
-    ...node({ "node-name": "config-file", driver: "file", filename: "/dev/fdset/2", ...readOnly }),
-    ...node({ "node-name": "config", driver: "raw", file: "config-file", ...readOnly }),
-    ...["-device", `${device(spec, "virtio-blk")},drive=config,id=disk1,serial=fluxvm-config`],
+    ...smallDisk(spec, files.config, 2, "config"),
+    ...(files.seed === null ? [] : smallDisk(spec, files.seed, 3, "seed")),
+  ];
+}
+
+/** A disk that the agent made, to be read: `descriptor` is its file, `number` its place among the disks. */
+function smallDisk(spec: QemuSpec, descriptor: number, number: number, name: string): string[] {
+  return [
+    ...passed(descriptor, number),
+    ...node({ "node-name": `${name}-file`, driver: "file", filename: `/dev/fdset/${number}`, ...readOnly }),
+    ...node({ "node-name": name, driver: "raw", file: `${name}-file`, ...readOnly }),
+    ...["-device", `${device(spec, "virtio-blk")},drive=${name},id=disk${number - 1},serial=fluxvm-${name}`],
   ];
 }
 

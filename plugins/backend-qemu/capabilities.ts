@@ -2,6 +2,7 @@
 // gap. Emulation always works; it is slow.
 import type { HostFacts, MissingCapability, ProbeReport } from "../../src/contracts/plugin.ts";
 import { kvmSpeed } from "../../ffi/host/kvm.ts";
+import { fileServerGap, findFileServer } from "./file-server.ts";
 import { VSOCK_REMEDY, vsockGap } from "./channel.ts";
 import type { QemuOptions } from "./options.ts";
 
@@ -57,10 +58,16 @@ export async function probe(host: HostFacts, options: QemuOptions): Promise<Prob
   if (withoutVsock !== null && host.uid === 0) {
     missing.push({ capability: "vsock", reason: withoutVsock, remedy: VSOCK_REMEDY });
   }
+  const sharesFolders = host.uid === 0 && (await findFileServer(options.virtiofsd_binary)) !== null;
+  if (host.uid === 0 && !sharesFolders) missing.push(fileServerGap(options.virtiofsd_binary));
   return {
     // An operator who wants KVM and nothing else gets no slow sandboxes.
     usable: withoutKvm === null || options.accel !== "kvm",
-    capabilities: [withoutKvm === null ? "kvm" : "emulation", ...(withoutVsock === null ? ["vsock"] : [])],
+    capabilities: [
+      withoutKvm === null ? "kvm" : "emulation",
+      ...(withoutVsock === null ? ["vsock"] : []),
+      ...(sharesFolders ? ["shared_folders"] : []),
+    ],
     missing,
   };
 }

@@ -4,27 +4,53 @@
 import { constants } from "node:fs";
 import { access, chmod, chown, lstat, mkdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
-import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from "../../src/contracts/backend.ts";
+import type {
+  AdoptRequest,
+  Backend,
+  Instance,
+  LaunchRequest,
+  ProcessIdentity,
+  SandboxPlan,
+} from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Volume } from "../../src/contracts/storage.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import { type CgroupHost, findCgroups, removeCgroups } from "../host/cgroup.ts";
 import { writeConfigDisk } from "../host/config-disk.ts";
-import { startHelper, type WaitingHelper } from "../host/helper.ts";
-import { isAlive, killAndWait, recordedIdentity } from "../host/process.ts";
+import type { WaitingHelper } from "../host/helper.ts";
+import { helperRelease, startJournalled } from "../host/journalled-helper.ts";
+import { isAlive } from "../host/process.ts";
 import { GroupResources, memoryOf } from "../host/resources.ts";
 import { uidIsClean } from "../host/uid.ts";
-import { AGENT_SOCKET, CONSOLE_LOG, type MachineFiles, QMP_SOCKET, qemuArguments, SERIAL_SOCKET } from "./arguments.ts";
+import {
+  AGENT_SOCKET,
+  CONSOLE_LOG,
+  type MachineFiles,
+  QMP_SOCKET,
+  qemuArguments,
+  rootDevice,
+  SERIAL_SOCKET,
+} from "./arguments.ts";
 import { type QemuHost, qemuHost } from "./capabilities.ts";
 import { groupData, groupPlaces, type MachineGroups, makeMachineGroups, planGroups } from "./cgroup.ts";
 import { clockArguments } from "./clock.ts";
 import { cidIsUnused, VSOCK_DEVICE } from "./channel.ts";
+import { writeSeed } from "./cloud-init.ts";
 import { type DiskTool, ensureDisk, listSnapshots, PROGRAM_PATHS, removeSnapshot } from "./disk-tool.ts";
+import {
+  FILE_SERVER,
+  findFileServer,
+  releaseFileServer,
+  serveFolders,
+  servingFolders,
+  withoutFileServer,
+} from "./file-server.ts";
 import { lastLines, MachineInstance } from "./instance.ts";
 import { Monitor } from "./monitor.ts";
 import type { QemuOptions } from "./options.ts";
-import { OVERHEAD_MIB, parseRequest, type QemuSpec } from "./request.ts";
+import { OVERHEAD_MIB, parseRequest, type QemuSpec, specOf } from "./request.ts";
+import { assertShareable, foldersForGuest, SERVER_MIB } from "./shared-folders.ts";
 
 const CGROUP = "qemu-cgroup";
 const PROCESS = "qemu-process";
@@ -37,12 +63,11 @@ const WORK_DIR = "machine";
 const PROCESS_LOG = "qemu.log";
 const DISK_TOOL = "qemu-img";
 const CONFIG_DISK = "config.img";
+const SEED_DISK = "seed.img";
 /** Snapshots of memory and disk that a volume has room for, beside the disk. */
 const SNAPSHOTS_ROOM = 4;
-/** Numbers under which QEMU has the files that are passed to it. */
-const IMAGE_DESCRIPTOR = 3;
-const CONFIG_DESCRIPTOR = 4;
-const VSOCK_DESCRIPTOR = 5;
+/** The number under which QEMU has the first of the files that are passed to it. */
+const FIRST_DESCRIPTOR = 3;
 
 export async function createDriver(context: PluginContext<QemuOptions>): Promise<Backend> {
   const { host, options, report } = context;
@@ -53,10 +78,8 @@ export async function createDriver(context: PluginContext<QemuOptions>): Promise
   return {
     releases: {
       [CGROUP]: (resource) => removeCgroups(resource.data),
-      [PROCESS]: async (resource) => {
-        const identity = recordedIdentity(resource.data.qemu);
-        if (identity !== null) await killAndWait(identity, "QEMU");
-      },
+      [PROCESS]: helperRelease("QEMU"),
+      [FILE_SERVER]: releaseFileServer,
     },
     plan: (request) => driver.plan(request),
     launch: (request) => driver.launch(request),
@@ -75,7 +98,7 @@ export async function createDriver(context: PluginContext<QemuOptions>): Promise
     },
     snapshots: {
       restores: "relaunch",
-      save: (instance, _volume, tag) => machineOf(instance).monitor.save(tag),
+      save: (instance, _volume, tag) => machineOf(instance).save(tag),
       list: async (instance, volume) =>
         instance === null
           ? await listSnapshots(await driver.offlineTool(volume))
@@ -114,6 +137,7 @@ class QemuDriver {
     await clockArguments(spec);
     for (const path of [spec.image, spec.kernel, spec.initrd]) if (path !== null) await assertReadable(path);
     const image = (await stat(spec.image)).size;
+    if (spec.shared_folders.length > 0) await this.#assertSharesFolders(spec);
     return {
       spec,
       leases: [...(this.#isRoot() ? ["uid" as const] : []), ...(spec.channel === "vsock" ? ["cid" as const] : [])],
@@ -126,7 +150,7 @@ class QemuDriver {
   }
 
   async launch(request: LaunchRequest): Promise<Instance> {
-    const spec = request.spec as QemuSpec;
+    const spec = specOf(request.spec);
     const [uid, cid] = [this.#uid(request), cidOf(request)];
     const workDir = join(request.instanceDir, WORK_DIR);
     await makeOwned(workDir, uid);
@@ -137,37 +161,46 @@ class QemuDriver {
     await ensureDisk(this.#tool(request.volume, join(request.instanceDir, `${DISK_TOOL}.log`), uid), spec);
     const diskMs = performance.now() - beganMs;
     const configDisk = join(request.instanceDir, CONFIG_DISK);
-    await writeConfigDisk(configDisk, { token: request.token, hostname: request.shortName });
+    const hostname = spec.seed?.hostname ?? request.shortName;
+    const sharedFolders = foldersForGuest(spec.shared_folders);
+    await writeConfigDisk(configDisk, { token: request.token, hostname, sharedFolders });
+    const seedDisk = spec.seed === null ? null : join(request.instanceDir, SEED_DISK);
+    if (spec.seed !== null && seedDisk !== null) {
+      await writeSeed(seedDisk, spec.seed, { id: request.sandboxId, hostname });
+    }
     const groups = await this.#makeGroups(request, spec);
+    const processLog = join(request.instanceDir, PROCESS_LOG);
+    const servers = await this.#serveFolders(request, spec, groups, processLog);
+    const passed: string[] = [];
+    const pass = (path: string): number => FIRST_DESCRIPTOR + passed.push(path) - 1;
     const files: MachineFiles = {
       shortName: request.shortName,
       socketDir: request.socketDir,
       workDir,
       volumeDir: request.volume.path,
-      image: IMAGE_DESCRIPTOR,
-      config: CONFIG_DESCRIPTOR,
-      vsock: cid === null ? null : { cid, descriptor: VSOCK_DESCRIPTOR },
+      image: pass(spec.image),
+      config: pass(configDisk),
+      seed: seedDisk === null ? null : pass(seedDisk),
+      vsock: cid === null ? null : { cid, descriptor: pass(VSOCK_DEVICE) },
       kernelArguments: await clockArguments(spec),
     };
-    const processLog = join(request.instanceDir, PROCESS_LOG);
-    const helper = await this.#start(request, (waiting) =>
-      waiting.run({
-        program: this.#host.qemu,
-        arguments: qemuArguments(spec, files),
-        env: { PATH: "/usr/bin:/bin" },
-        directory: "/",
-        log: processLog,
-        uid,
-        groups: [],
-        cgroups: groups?.procs ?? [],
-        own_network: uid !== null && spec.network.mode === "none",
-        devices: [...DEVICES, ...(spec.accel === "kvm" ? ["/dev/kvm"] : [])],
-        descriptors: [spec.image, configDisk, ...(cid === null ? [] : [VSOCK_DEVICE])],
-        read_paths: readPaths(spec),
-        write_paths: [workDir, request.socketDir, request.volume.path],
-        open_files: OPEN_FILES,
-      }),
-    );
+    const row = { kind: PROCESS, name: request.shortName };
+    const helper = await startJournalled(request.resources, row, this.#guestAgent, {
+      program: this.#host.qemu,
+      arguments: qemuArguments(spec, files),
+      env: { PATH: "/usr/bin:/bin" },
+      directory: "/",
+      log: processLog,
+      uid,
+      groups: [],
+      cgroups: groups?.procs ?? [],
+      own_network: uid !== null && spec.network.mode === "none",
+      devices: [...DEVICES, ...(spec.accel === "kvm" ? ["/dev/kvm"] : [])],
+      descriptors: passed,
+      read_paths: readPaths(spec),
+      write_paths: [workDir, request.socketDir, request.volume.path],
+      open_files: OPEN_FILES,
+    });
     const monitor = await this.#run(request, helper);
     this.#tellStart(request, helper, monitor, diskMs);
     return new MachineInstance({
@@ -181,6 +214,8 @@ class QemuDriver {
       cid: cidOf(request),
       guest: this.#context.guest,
       resources: this.#resources(request.shortName),
+      servers,
+      isNew: true,
       exited: helper.exited,
     });
   }
@@ -198,6 +233,8 @@ class QemuDriver {
       cid: cidOf(request),
       guest: this.#context.guest,
       resources: this.#resources(request.shortName),
+      servers: servingFolders(request),
+      isNew: false,
     });
   }
 
@@ -212,29 +249,35 @@ class QemuDriver {
     if (this.#cgroups === null) return null;
     const [host, groups] = [this.#cgroups, planGroups(this.#cgroups, request.shortName)];
     await request.resources.acquire({ kind: CGROUP, name: request.shortName, data: groupData(groups) }, () =>
-      makeMachineGroups(host, groups, spec.memory_mib + OVERHEAD_MIB),
+      makeMachineGroups(host, groups, spec.memory_mib + OVERHEAD_MIB + spec.shared_folders.length * SERVER_MIB),
     );
     return groups;
   }
 
-  /** The process does nothing before it is configured, and its identity is durable before that. */
-  async #start(request: LaunchRequest, run: (helper: WaitingHelper) => Promise<void>): Promise<WaitingHelper> {
-    const { resources } = request;
-    const [kind, name] = [PROCESS, request.shortName];
-    let started: WaitingHelper | null = null;
-    try {
-      const helper = await resources.acquire({ kind, name, data: {} }, async () => {
-        started = await startHelper(this.#guestAgent);
-        return started;
+  /** What a machine with shared folders needs of the host, and what of the host it may have. */
+  async #assertSharesFolders({ shared_folders: folders }: QemuSpec): Promise<void> {
+    const { host, options } = this.#context;
+    if (!this.#isRoot()) {
+      throw new AgentError("CAPABILITY_MISSING", "shared folders need an agent that is root", {
+        details: { capability: "shared_folders" },
       });
-      await resources.update(kind, name, { qemu: { ...helper.identity } });
-      await run(helper);
-      return helper;
-    } catch (error) {
-      // The row may not have its identity yet, so its release could not find it.
-      (started as WaitingHelper | null)?.kill();
-      throw error;
     }
+    await assertShareable(folders, host);
+    if ((await findFileServer(options.virtiofsd_binary)) === null) throw withoutFileServer(options.virtiofsd_binary);
+  }
+
+  async #serveFolders(
+    request: LaunchRequest,
+    spec: QemuSpec,
+    groups: MachineGroups | null,
+    log: string,
+  ): Promise<ProcessIdentity[]> {
+    const uid = this.#uid(request);
+    if (spec.shared_folders.length === 0 || uid === null) return [];
+    await assertShareable(spec.shared_folders, this.#context.host);
+    const { virtiofsd_binary: wanted } = this.#context.options;
+    const host = { guestAgent: this.#guestAgent, wanted, uid, cgroups: groups?.procs ?? [], log };
+    return await serveFolders(request, spec.shared_folders, host);
   }
 
   /** Lets the machine run, from its beginning or from a snapshot. */
@@ -246,6 +289,8 @@ class QemuDriver {
     try {
       const path = join(request.socketDir, QMP_SOCKET);
       const monitor = await Monitor.connect(path, MONITOR_TIMEOUT_MS, () => isOver);
+      const spec = specOf(request.spec);
+      await monitor.limitDisk(rootDevice(spec), spec);
       if (request.restore !== undefined) await monitor.load(request.restore);
       await monitor.resume();
       return monitor;

@@ -1,7 +1,8 @@
 // One running virtual machine: its monitor, its guest channel, its console, and how it is told that it has ended.
-import { readFile } from "node:fs/promises";
+import { constants } from "node:fs";
+import { open, readFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Instance, InstanceEnd, ProcessIdentity } from "../../src/contracts/backend.ts";
+import type { Instance, InstanceEnd, ProcessIdentity, Snapshot } from "../../src/contracts/backend.ts";
 import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import type { GroupResources } from "../host/resources.ts";
@@ -20,6 +21,10 @@ const POWER_SHARE = 0.25;
 const QUIT_BUDGET_MS = 2_000;
 const KILL_BUDGET_MS = 5_000;
 const LOG_TAIL_CHARS = 500;
+const CONSOLE_TAIL_BYTES = 64 * 1024;
+/** What the guest agent says when every shared folder is mounted, and on the console when one is not. */
+const FOLDERS_MOUNTED = "shared-folders";
+const FOLDER_COMPLAINT = "shared folder ";
 
 export interface MachineOptions {
   readonly identity: ProcessIdentity;
@@ -36,6 +41,10 @@ export interface MachineOptions {
   readonly guest: GuestConnector;
   /** Null without control groups. */
   readonly resources: GroupResources | null;
+  /** Who serves its shared folders. */
+  readonly servers: readonly ProcessIdentity[];
+  /** Whether it was launched by this agent, and what its guest agent has done so far is still to be seen. */
+  readonly isNew: boolean;
   /** Resolves when this agent's own child ended; absent for an adopted machine. */
   readonly exited?: Promise<unknown>;
 }
@@ -52,6 +61,8 @@ export class MachineInstance implements Instance {
   #reached: GuestChannel | null = null;
   #watching = true;
   #gone = false;
+  /** Why this agent ended the machine by itself, if it did. */
+  #givenUp: string | null = null;
 
   constructor(options: MachineOptions) {
     this.#options = options;
@@ -94,8 +105,28 @@ export class MachineInstance implements Instance {
       cid === null
         ? guest.unix({ ...options, path: join(socketDir, AGENT_SOCKET), device: true })
         : guest.through({ ...options, open: vsockLink(cid) });
-    this.#reached = await Promise.race([connected, gone]);
-    return this.#reached;
+    const reached = await Promise.race([connected, gone]);
+    await this.#assertFoldersMounted(reached);
+    this.#reached = reached;
+    return reached;
+  }
+
+  /** Nobody shall take an empty directory of the guest for the folder of the host. */
+  async #assertFoldersMounted(channel: GuestChannel): Promise<void> {
+    const { servers, isNew, workDir } = this.#options;
+    if (servers.length === 0 || !isNew || channel.features.has(FOLDERS_MOUNTED)) return;
+    channel.close();
+    const said = await lastLineWith(join(workDir, CONSOLE_LOG), FOLDER_COMPLAINT);
+    throw new AgentError("LAUNCH_FAILED", said ?? "the guest agent of this image mounts no shared folders");
+  }
+
+  /** Memory and disk under `tag`. `NOT_SUPPORTED` with shared folders, whose servers have a state of their own. */
+  async save(tag: string): Promise<Snapshot> {
+    if (this.#options.servers.length === 0) return await this.monitor.save(tag);
+    throw new AgentError(
+      "NOT_SUPPORTED",
+      "QEMU takes no snapshot, and runs nothing dry, of a machine with shared folders",
+    );
   }
 
   async stop(budgetMs: number): Promise<void> {
@@ -154,11 +185,24 @@ export class MachineInstance implements Instance {
       // A monitor that is closed while the process lives says nothing more; the process is looked at.
       if (isOver === false) await pause(WATCH_INTERVAL_MS);
       if (round % LOG_CHECK_EVERY === 0) await this.#trimLogs();
+      await this.#giveUpWithoutServers();
     }
     this.#gone = true;
-    const reason = this.monitor.endReason ?? (await lastLines(processLog));
+    const reason = this.#givenUp ?? this.monitor.endReason ?? (await lastLines(processLog));
     this.#letGo();
     return { reason, atUnixMs: Date.now() };
+  }
+
+  /** Whatever looks into a folder without its server waits for ever, in the guest's kernel: that machine is ended. */
+  async #giveUpWithoutServers(): Promise<void> {
+    const isServed = async (): Promise<boolean> =>
+      (await Promise.all(this.#options.servers.map(isAlive))).every((alive) => alive);
+    if (this.#givenUp !== null || (await isServed())) return;
+    // The servers of a machine that ends by itself end a moment before it is seen to have ended.
+    await pause(WATCH_INTERVAL_MS);
+    if (!this.#watching || this.monitor.endReason !== null || !(await isAlive(this.identity))) return;
+    this.#givenUp = "the server of a shared folder has ended";
+    await this.#kill().catch(() => undefined);
   }
 
   async #trimLogs(): Promise<void> {
@@ -172,6 +216,22 @@ async function succeeds(attempt: Promise<unknown>): Promise<boolean> {
     () => true,
     () => false,
   );
+}
+
+/** The last line of a console's log that has these words; the machine's own user may write it. */
+async function lastLineWith(path: string, words: string): Promise<string | null> {
+  const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK).catch(() => null);
+  if (file === null) return null;
+  try {
+    const tail = Buffer.alloc(CONSOLE_TAIL_BYTES);
+    const start = Math.max(0, (await file.stat()).size - tail.length);
+    const { bytesRead } = await file.read(tail, 0, tail.length, start);
+    const lines = tail.toString("latin1", 0, bytesRead).split(/[\r\n]+/);
+    const found = lines.findLast((line) => line.includes(words));
+    return found === undefined ? null : found.slice(found.indexOf(words), LOG_TAIL_CHARS).replace(/[^\x20-\x7e]/g, "?");
+  } finally {
+    await file.close();
+  }
 }
 
 /** What QEMU complained of last. */

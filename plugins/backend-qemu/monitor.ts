@@ -4,6 +4,7 @@ import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import { pause } from "../host/pause.ts";
 import { ROOT_NODE } from "./arguments.ts";
+import { type DiskLimits, throttleArguments } from "./disk-limits.ts";
 import { snapshotsOf } from "./disk-tool.ts";
 import { Qmp, QmpError } from "./qmp.ts";
 
@@ -61,6 +62,12 @@ export class Monitor {
 
   async resume(): Promise<void> {
     await this.#run("cont");
+  }
+
+  /** Reading and writing of the sandbox's own disk, which is that of `device`. */
+  async limitDisk(device: string, limits: DiskLimits): Promise<void> {
+    const throttle = throttleArguments(device, limits);
+    if (throttle !== null) await this.#run("block_set_io_throttle", throttle);
   }
 
   async freeze(): Promise<void> {
@@ -134,8 +141,8 @@ export class Monitor {
     return (await this.snapshots()).some((snapshot) => snapshot.tag === tag);
   }
 
-  async #run(command: string) {
-    return await (await this.#reached(COMMAND_TIMEOUT_MS)).run(command, {}, COMMAND_TIMEOUT_MS);
+  async #run(command: string, args: JsonObject = {}) {
+    return await (await this.#reached(COMMAND_TIMEOUT_MS)).run(command, args, COMMAND_TIMEOUT_MS);
   }
 
   async #job(command: string, args: JsonObject): Promise<void> {

@@ -31,6 +31,10 @@ describe("a request", () => {
       machine: "q35",
       accel: "tcg",
       channel: "serial",
+      shared_folders: [],
+      seed: null,
+      blk_mbit_limit: null,
+      blk_ops_limit: null,
     });
   });
 

@@ -6,7 +6,10 @@ import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import type { QemuHost } from "./capabilities.ts";
 import { type ChannelKind, channelOf } from "./channel.ts";
+import { cloudInit, type Seed, seedOf } from "./cloud-init.ts";
+import { assertNoNetworkLimits, type DiskLimits, diskLimitFields } from "./disk-limits.ts";
 import type { QemuOptions } from "./options.ts";
+import { type SharedFolder, sharedFolders } from "./shared-folders.ts";
 
 const GIB = 1024 ** 3;
 const MEMORY_MIB_MIN = 64;
@@ -39,12 +42,14 @@ const requestSchema = z.looseObject({
   network: network.nullish(),
   machine: z.enum(["microvm", "q35"]).nullish(),
   channel: z.enum(["vsock", "serial"]).nullish(),
+  shared_folders: sharedFolders.nullish(),
+  cloud_init: cloudInit.nullish(),
+  ...diskLimitFields,
 });
 
 /** Fields of the wire's specification that need what this backend does not have. */
 const REFUSED = [
   "firmware",
-  "cloud_init",
   "max_vcpus",
   "max_memory_mib",
   "qga",
@@ -55,12 +60,7 @@ const REFUSED = [
   "secure_boot",
   "tpm",
   "cpu_template",
-  "net_rx_limit",
-  "net_tx_limit",
-  "blk_read_limit",
-  "blk_write_limit",
   "extra_args",
-  "shared_folders",
   "data_disks",
   "cdroms",
   "vfio_devices",
@@ -69,7 +69,7 @@ const REFUSED = [
 ] as const;
 
 /** Goes into the record and into every launch. Sizes in MiB and bytes. */
-export interface QemuSpec extends JsonObject {
+export interface QemuSpec extends JsonObject, DiskLimits {
   readonly image: string;
   readonly image_format: "raw" | "qcow2";
   readonly kernel: string | null;
@@ -87,6 +87,15 @@ export interface QemuSpec extends JsonObject {
   readonly accel: "kvm" | "tcg";
   /** How the guest agent is reached. The records of older machines do not say; they have a serial port. */
   readonly channel: ChannelKind;
+  readonly shared_folders: SharedFolder[];
+  /** Null: nothing for cloud-init. */
+  readonly seed: Seed | null;
+}
+
+/** What a record has of a machine; those of older machines say less. */
+export function specOf(recorded: JsonObject): QemuSpec {
+  const since = { shared_folders: [], seed: null, blk_mbit_limit: null, blk_ops_limit: null };
+  return { ...since, ...recorded } as JsonObject as QemuSpec;
 }
 
 /** What of this host decides what a request comes to. */
@@ -100,6 +109,7 @@ export function parseRequest(request: JsonObject, options: QemuOptions, host: Re
       details: { fields: [...refused] },
     });
   }
+  assertNoNetworkLimits(request);
   const parsed = requestSchema.safeParse(request);
   if (!parsed.success) {
     const problems = parsed.error.issues.map((issue) => `${issue.path.join(".") || "request"}: ${issue.message}`);
@@ -124,6 +134,10 @@ export function parseRequest(request: JsonObject, options: QemuOptions, host: Re
     machine: machineOf(wish.machine ?? null, wish.kernel ?? null, options, host.accel),
     accel: host.accel,
     channel: channelOf(wish.channel ?? null, options, host.withoutVsock),
+    shared_folders: wish.shared_folders ?? [],
+    seed: wish.cloud_init == null ? null : seedOf(wish.cloud_init),
+    blk_mbit_limit: wish.blk_mbit_limit ?? null,
+    blk_ops_limit: wish.blk_ops_limit ?? null,
   };
 }
 

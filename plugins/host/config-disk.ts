@@ -3,6 +3,7 @@
 import { randomBytes } from "node:crypto";
 import { constants } from "node:fs";
 import { open, rm } from "node:fs/promises";
+import type { JsonObject } from "../../src/contracts/json.ts";
 
 const MAGIC = "FLUXVMCD";
 const VERSION = 1;
@@ -14,13 +15,16 @@ export interface GuestIdentity {
   /** Authenticates the host at the guest agent. */
   readonly token: string;
   readonly hostname: string;
+  /** Folders of the host that it mounts. */
+  readonly sharedFolders: readonly JsonObject[];
 }
 
 /** Writes the disk, 0600, with a fresh seed of random numbers. An earlier one is replaced, never written over. */
 export async function writeConfigDisk(path: string, identity: GuestIdentity): Promise<void> {
-  const { token, hostname } = identity;
+  const { token, hostname, sharedFolders } = identity;
   const seed = randomBytes(SEED_BYTES).toString("base64");
-  const payload = Buffer.from(JSON.stringify({ token, hostname, entropy_base64: seed }));
+  const content = { token, hostname, entropy_base64: seed, shared_folders: sharedFolders };
+  const payload = Buffer.from(JSON.stringify(content));
   const disk = Buffer.alloc(Math.ceil((HEADER_BYTES + payload.length) / BLOCK_BYTES) * BLOCK_BYTES);
   disk.write(MAGIC, 0, "latin1");
   disk.writeUInt32BE(VERSION, MAGIC.length);

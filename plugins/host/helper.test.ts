@@ -1,6 +1,6 @@
 // The helper role of the real guest agent: what a program that it starts has and has not.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { chmod, chown, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { chmod, chown, mkdir, mkdtemp, readFile, realpath, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type HelperConfig, startHelper } from "./helper.ts";
@@ -9,6 +9,8 @@ import { type HelperConfig, startHelper } from "./helper.ts";
 const program = join(import.meta.dir, "../../dist/native/fluxvm-guest-agent");
 const isRoot = process.getuid?.() === 0;
 const UID = 1_999_999_002;
+/** Owns what is served. */
+const OWNER = 1_999_999_012;
 const uid = isRoot ? UID : null;
 
 let dir: string;
@@ -117,4 +119,89 @@ test("a configuration with an unknown field starts nothing", async () => {
 test("an agent that dies before the configuration leaves no process", async () => {
   const child = Bun.spawn([program, "helper"], { stdin: new Blob([]), stdout: "pipe", stderr: "ignore" });
   expect(await child.exited).toBe(1);
+});
+
+/** A folder of somebody's, with a file of its owner and one of root's. */
+async function folder(name: string): Promise<string> {
+  const path = await realpath(await mkdir(join(dir, name), { recursive: true }).then(() => join(dir, name)));
+  await writeFile(join(path, "own"), "own\n");
+  await writeFile(join(path, "of-root"), "of root\n", { mode: 0o600 });
+  await symlink(dir, join(path, "out"));
+  for (const owned of [path, join(path, "own")]) await chown(owned, OWNER, OWNER);
+  return path;
+}
+
+async function served(command: string, log: string, share: { path: string; read_only: boolean }): Promise<string> {
+  const helper = await startHelper(program);
+  await helper.run({ ...shell(command, log), devices: [], write_paths: [], share });
+  await helper.exited;
+  return await readFile(join(dir, log), "utf8");
+}
+
+test.skipIf(!isRoot)("a server of a folder is its owner there, and has nothing else of the host", async () => {
+  const path = await folder("served");
+  const told = await served(
+    `id -u; stat -c %u:%g /share /share/own; cat /share/of-root; cat /share/own; echo x >/share/new && echo written
+     chmod 4755 /share/new; ls ${dir}; ls /share/out/; ls -d /etc/passwd; echo x >/proc/sys/kernel/core_pattern; unshare -U true
+     grep -c : /proc/net/dev; test -e /dev/zero || echo no zero; grep CapBnd /proc/self/status`,
+    "served.log",
+    { path, read_only: false },
+  );
+  expect(told).toStartWith("0\n0:0\n0:0\n");
+  expect(told).toContain("own\nwritten\n");
+  expect(told).toContain("of-root: Permission denied");
+  expect(told).toMatch(/chmod: .*Operation not permitted/);
+  expect(told).toContain(`${dir}': No such file or directory`);
+  expect(told).toContain("/share/out/': No such file or directory");
+  expect(told).toContain("/etc/passwd': No such file or directory");
+  expect(told).toContain("core_pattern: Read-only file system");
+  expect(told).toContain("unshare failed");
+  // Neither those of the host's rights that reach beyond files, nor a device but the plainest.
+  expect(told).toMatch(/\n1\nno zero\nCapBnd:\s00000000880401df\n$/);
+  const made = await stat(join(path, "new"));
+  expect([made.uid, made.gid, made.mode & 0o6000]).toEqual([OWNER, OWNER, 0]);
+});
+
+test.skipIf(!isRoot)("a folder that may be read is not written", async () => {
+  const path = await folder("read");
+  const told = await served(
+    "cat /share/own; echo x >/share/own; rm /share/own; mount -o remount,rw /share",
+    "read.log",
+    {
+      path,
+      read_only: true,
+    },
+  );
+  expect(told).toStartWith("own\n");
+  expect(told.match(/Read-only file system/g)).toHaveLength(2);
+  expect(await readFile(join(path, "own"), "utf8")).toBe("own\n");
+});
+
+test.skipIf(!isRoot)("a folder that is reached through a link, or none, is not served", async () => {
+  const path = await folder("linked");
+  await symlink(path, join(dir, "link-to-folder"));
+  for (const place of [
+    join(dir, "link-to-folder"),
+    join(path, "out"),
+    join(path, "own"),
+    join(path, "none"),
+    "/proc",
+  ]) {
+    const serving = served(`touch ${own}/ran`, "none.log", { path: place, read_only: false });
+    await expect(serving).rejects.toMatchObject({ code: "LAUNCH_FAILED", message: expect.stringContaining(place) });
+  }
+  const helper = await startHelper(program);
+  const wrong = { ...shell("true", "none.log"), share: { path, read_only: true } };
+  await expect(helper.run(wrong)).rejects.toMatchObject({ message: expect.stringContaining("share: ") });
+});
+
+test("a program that listens has its socket as a descriptor, and only its user connects", async () => {
+  const listen = join(dir, "listening.sock");
+  const helper = await startHelper(program);
+  await helper.run({ ...shell("readlink /proc/self/fd/3", "listen.log"), listen });
+  await helper.exited;
+  expect(await readFile(join(dir, "listen.log"), "utf8")).toStartWith("socket:");
+  const made = await stat(listen);
+  expect(made.mode & 0o077).toBe(0);
+  if (uid !== null) expect(made.uid).toBe(uid);
 });

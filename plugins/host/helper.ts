@@ -30,7 +30,15 @@ export interface HelperConfig {
   readonly descriptors: readonly string[];
   readonly read_paths: readonly string[];
   readonly write_paths: readonly string[];
+  /** At most; fewer where the agent itself may have no more. */
   readonly open_files: number;
+  /** A unix socket, made for its user alone, on which it listens: the descriptor after `descriptors`. */
+  readonly listen?: string;
+  /**
+   * It serves this directory of the host, which it finds at `/share`, and is root among that directory's files alone. Only
+   * with a `uid`, and without `groups`, `devices` and `write_paths`.
+   */
+  readonly share?: { readonly path: string; readonly read_only: boolean };
 }
 
 /** A process that does nothing until `run`, and ends if that never comes. */

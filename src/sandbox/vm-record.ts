@@ -36,10 +36,10 @@ const ABSENT_REQUEST_KEYS = [
   "hugepages",
   "secure_boot",
   "tpm",
-  "net_rx_limit",
-  "net_tx_limit",
-  "blk_read_limit",
-  "blk_write_limit",
+  "net_mbit_limit",
+  "net_pps_limit",
+  "blk_mbit_limit",
+  "blk_ops_limit",
   "cpu_template",
   "security_profile",
   "measurement_policy",
@@ -74,7 +74,18 @@ const MACHINES: ReadonlySet<string> = new Set(["qemu", "cloud-hypervisor", "fire
 /** The wire names every other sandbox `flux-vm`; which backend runs it is in `request.image`. */
 const NOMINAL_BACKEND = "flux-vm";
 /** What of a machine's specification its record shows. */
-const MACHINE_KEYS = ["image", "kernel", "initrd", "kernel_args", "network", "machine", "channel"] as const;
+const MACHINE_KEYS = [
+  "image",
+  "kernel",
+  "initrd",
+  "kernel_args",
+  "network",
+  "machine",
+  "channel",
+  "shared_folders",
+  "blk_mbit_limit",
+  "blk_ops_limit",
+] as const;
 const GUEST_AGENT_PORT = 17_777;
 
 const backendOf = ({ backend }: SandboxRecord): string => (MACHINES.has(backend) ? backend : NOMINAL_BACKEND);

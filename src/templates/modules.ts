@@ -24,6 +24,8 @@ const WANTED: readonly Wanted[] = [
   may("vmw_vsock_virtio_transport"),
   may("virtio_net"),
   may("virtiofs"),
+  // What cloud-init reads its words from.
+  may("isofs"),
   may("virtio_balloon"),
   // The power button, and what lets a program hear it.
   may("evdev"),

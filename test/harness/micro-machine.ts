@@ -69,7 +69,7 @@ export class MicroMachine implements AsyncDisposable {
     const beganMs = performance.now();
     await Bun.spawn(["cp", "--sparse=always", template.imagePath, join(directory, "root.raw")]).exited;
     const copiedMs = performance.now() - beganMs;
-    await writeConfigDisk(join(directory, "config.raw"), { token: TOKEN, hostname: HOSTNAME });
+    await writeConfigDisk(join(directory, "config.raw"), { token: TOKEN, hostname: HOSTNAME, sharedFolders: [] });
     const process = Bun.spawn(["qemu-system-x86_64", ...(await machineArguments(template, type)), ...more], {
       cwd: directory,
       stdio: ["ignore", "ignore", Bun.file(join(directory, "qemu.log"))],

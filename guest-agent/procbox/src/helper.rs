@@ -5,11 +5,12 @@
 
 use crate::confine::{during, landlock, rights};
 use crate::limits::*;
+use crate::share::Share;
 use crate::sys::mount::{self, NO_EXEC, NO_SUID};
 use crate::sys::process::{self, Image};
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, SFlag, mknod, umask};
 use nix::unistd::{Gid, Uid, chown};
 use serde::Deserialize;
@@ -18,7 +19,8 @@ use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
+use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
 
 /// What the program is and what it may do. An unknown field is an error.
@@ -44,10 +46,18 @@ pub struct HelperConfig {
     devices: Vec<PathBuf>,
     /// Opened for reading with the launcher's rights; the program has them as descriptors 3, 4 and so on.
     descriptors: Vec<PathBuf>,
+    /// A unix socket that is made for its user alone and listens; the program has it as the descriptor after those.
+    #[serde(default)]
+    listen: Option<PathBuf>,
+    /// It serves this directory of the host, and sees nothing else of it but `read_paths`; only with a `uid`, and with
+    /// neither `devices` nor `write_paths`.
+    #[serde(default)]
+    share: Option<Share>,
     /// May be read and executed.
     read_paths: Vec<PathBuf>,
     /// May be read and written.
     write_paths: Vec<PathBuf>,
+    /// Or as many as the launcher may have.
     open_files: u64,
 }
 
@@ -76,17 +86,24 @@ fn become_program() -> Result<std::convert::Infallible, String> {
     std::env::set_current_dir(&config.directory).map_err(during("entering the directory"))?;
     redirect(&config)?;
     process::close_on_exec_from(3).map_err(during("closing descriptors"))?;
-    pass_descriptors(&config.descriptors)?;
+    pass_descriptors(&config)?;
     limit(&config)?;
-    enter_namespaces(&config)?;
-    rights::give_up(config.uid, &config.groups)?;
-    let writable = config.write_paths.iter().chain(&config.devices).cloned().collect::<Vec<_>>();
-    landlock::restrict_to(&config.read_paths, &writable)?;
+    match (&config.share, config.uid) {
+        (Some(share), Some(uid)) => share.enter(uid, &config.read_paths)?,
+        _ => confine(&config)?,
+    }
     process::reset_signals().map_err(during("resetting signals"))?;
     let image = Image::new(arguments(&config)?, environment(&config)?);
     let program = c_string(&config.program.to_string_lossy())?;
     let Err(error) = image.execute(&program);
     Err(format!("running {}: {error}", config.program.display()))
+}
+
+fn confine(config: &HelperConfig) -> Result<(), String> {
+    enter_namespaces(config)?;
+    rights::give_up(config.uid, &config.groups)?;
+    let writable = config.write_paths.iter().chain(&config.devices).cloned().collect::<Vec<_>>();
+    landlock::restrict_to(&config.read_paths, &writable)
 }
 
 /// An input that ends without a configuration is an agent that died before it could write this process down.
@@ -98,8 +115,12 @@ fn read_config() -> Result<HelperConfig, String> {
         return Err(format!("the configuration is longer than {CONFIG_BYTES_MAX} bytes"));
     }
     let config: HelperConfig = serde_json::from_slice(&bytes).map_err(during("the configuration"))?;
-    if config.descriptors.len() > DESCRIPTORS_PASSED_MAX {
-        return Err(format!("descriptors: more than {DESCRIPTORS_PASSED_MAX}"));
+    if config.descriptors.len() >= DESCRIPTORS_PASSED_MAX {
+        return Err(format!("descriptors: {DESCRIPTORS_PASSED_MAX} or more"));
+    }
+    let beside = !config.devices.is_empty() || !config.write_paths.is_empty() || !config.groups.is_empty();
+    if config.share.is_some() && (config.uid.is_none() || beside) {
+        return Err("share: goes with a uid, and not with groups, devices or write_paths".into());
     }
     Ok(config)
 }
@@ -116,17 +137,29 @@ fn redirect(config: &HelperConfig) -> Result<(), String> {
 }
 
 /// Opens what the program gets as descriptors. All are open before the first of these numbers is taken.
-fn pass_descriptors(paths: &[PathBuf]) -> Result<(), String> {
+fn pass_descriptors(config: &HelperConfig) -> Result<(), String> {
     let open = |path: &PathBuf| {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let file = open(path, flags, Mode::empty()).map_err(during(format!("opening {}", path.display())))?;
         out_of_the_way(file.as_fd()).map_err(during("passing a descriptor"))
     };
-    let files = paths.iter().map(open).collect::<Result<Vec<_>, String>>()?;
+    let mut files = config.descriptors.iter().map(open).collect::<Result<Vec<_>, String>>()?;
+    if let Some(path) = &config.listen {
+        files.push(listener(path, config.uid).map_err(during(format!("listening at {}", path.display())))?);
+    }
     for (target, file) in (FIRST_DESCRIPTOR..).zip(&files) {
         process::duplicate_to(file.as_fd(), target).map_err(during("passing a descriptor"))?;
     }
     Ok(())
+}
+
+/// Made for `uid` before anybody can connect: the launcher's mask lets nobody else.
+fn listener(path: &Path, uid: Option<u32>) -> std::io::Result<OwnedFd> {
+    let listener = UnixListener::bind(path)?;
+    if let Some(uid) = uid {
+        lchown(path, Some(uid), Some(uid))?;
+    }
+    out_of_the_way(listener.as_fd())
 }
 
 /// A copy whose number is beyond those of passed descriptors; closed by the program's start.
@@ -135,7 +168,8 @@ fn out_of_the_way(descriptor: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
 }
 
 fn limit(config: &HelperConfig) -> Result<(), String> {
-    let open_files = config.open_files;
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).map_err(during("reading the limit of open files"))?;
+    let open_files = config.open_files.min(most);
     setrlimit(Resource::RLIMIT_NOFILE, open_files, open_files).map_err(during("limiting open files"))?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(during("forbidding core dumps"))
 }

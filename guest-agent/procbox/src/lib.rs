@@ -15,6 +15,7 @@ mod plan;
 mod port_worker;
 mod probe;
 mod report;
+mod share;
 mod spawner;
 mod supervisor;
 mod sys;

@@ -66,6 +66,11 @@ pub trait Guest: 'static {
         None
     }
 
+    /// Facet: the folders that the host shares with the guest are there.
+    fn has_shared_folders(&self) -> bool {
+        false
+    }
+
     /// Facet: interactive shells on a terminal.
     fn shells(&self) -> Option<&dyn OpenShell> {
         None

@@ -1,7 +1,9 @@
 //! The config disk: a small read-only disk that the host makes for this machine alone. It carries what must not be in a
-//! shared image, on a command line or in a log: the token, a seed of random numbers, the machine's name.
+//! shared image, on a command line or in a log: the token, a seed of random numbers, the machine's name,
+//! the folders that the host shares with it.
 
 use super::identity;
+use super::shared_folders::SharedFolder;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::Read;
@@ -18,6 +20,8 @@ pub struct Config {
     pub token: Option<String>,
     pub hostname: Option<String>,
     pub entropy_base64: Option<String>,
+    #[serde(default)]
+    pub shared_folders: Vec<SharedFolder>,
 }
 
 impl Config {

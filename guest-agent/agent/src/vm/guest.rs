@@ -39,6 +39,8 @@ pub struct VmGuest {
     running: Rc<Running>,
     /// Whether this is the machine's own service, so that stopping the guest means switching it off.
     owns_machine: bool,
+    /// Whether every folder that the host shares with the machine is mounted.
+    pub has_shared_folders: bool,
 }
 
 impl VmGuest {
@@ -56,6 +58,7 @@ impl VmGuest {
             manifests: Arc::new(Mutex::new(Manifests::new(root()?, Manifests::threads_default()))),
             running: Rc::default(),
             owns_machine: options.owns_machine(),
+            has_shared_folders: false,
         })
     }
 }
@@ -145,6 +148,10 @@ impl Guest for VmGuest {
 
     fn identity(&self) -> Option<&dyn ResetIdentity> {
         Some(self)
+    }
+
+    fn has_shared_folders(&self) -> bool {
+        self.has_shared_folders
     }
 
     fn clock(&self) -> Option<&dyn SetClock> {

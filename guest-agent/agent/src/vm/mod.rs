@@ -13,6 +13,7 @@ mod options;
 mod ports;
 mod power;
 mod serial_port;
+mod shared_folders;
 mod shell;
 mod terminal;
 
@@ -50,7 +51,7 @@ fn serve(options: Options) -> Result<(), String> {
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let guest = VmGuest::new(&options)?;
+        let mut guest = VmGuest::new(&options)?;
         let config = if options.owns_machine() { Config::find() } else { None };
         if options.owns_machine() {
             oom::protect();
@@ -58,6 +59,7 @@ fn serve(options: Options) -> Result<(), String> {
         if let Some(config) = &config {
             config.seed();
             config.name_machine();
+            guest.has_shared_folders = shared_folders::mount_all(&config.shared_folders);
         }
         let server = Server::new(guest, options.authority(config.as_ref()));
         drop(config);

@@ -76,15 +76,13 @@ struct Link {
 /// Builds the root of the user `uid` in this mount namespace and moves into it.
 pub fn enter(config: &LaunchConfig, plan: &Plan, uid: u32, terminals: Option<OwnedFd>) -> Result<(), String> {
     mount::make_all_private().map_err(during("making mounts private"))?;
-    let (binds, links) = collect(config)?;
-    let size = CString::new(ROOT_BYTES_MAX.to_string()).expect("digits");
-    let inodes = CString::new(ROOT_INODES_MAX.to_string()).expect("digits");
-    let options = [(c"size", size.as_c_str()), (c"nr_inodes", inodes.as_c_str()), (c"mode", c"755")];
-    let root = mount::new_filesystem(c"tmpfs", &options, NO_SUID | NO_DEVICES).map_err(during("making the root"))?;
-    // It must be attached somewhere before anything is attached to it. The workspace's own copy is in `binds`, so
-    // that directory, the one that surely exists, can be covered.
+    let write_paths = config.write_paths.iter().map(PathBuf::as_path).chain(OWN_DEVICES.map(Path::new));
+    let (mut binds, links) = collect(&config.read_paths, write_paths)?;
+    let workspace = copy(&config.workspace, &config.mount_at, Access::Write);
+    binds.push(workspace.map_err(during("copying the mount of the workspace"))?);
+    // The workspace's own copy is in `binds`, so that directory, the one that surely exists, can be covered.
     let host = open_path(&config.workspace).map_err(during("opening the workspace"))?;
-    mount::attach_on(root.as_fd(), host.as_fd()).map_err(during("attaching the root"))?;
+    let root = small_root(host.as_fd())?;
     for bind in &binds {
         let attached = match accounts::replacement(&bind.inside, uid, &config.mount_at) {
             Some(content) => write(root.as_fd(), &bind.inside, &content),
@@ -92,25 +90,51 @@ pub fn enter(config: &LaunchConfig, plan: &Plan, uid: u32, terminals: Option<Own
         };
         attached.map_err(during(format!("binding {}", bind.inside.display())))?;
     }
-    for Link { inside, target } in &links {
-        link(root.as_fd(), inside, target).map_err(during(format!("linking {}", inside.display())))?;
-    }
+    link_all(root.as_fd(), &links)?;
     if plan.proc {
         attach_proc(root.as_fd()).map_err(during("mounting /proc"))?;
     }
     attach_terminals(root.as_fd(), terminals).map_err(during("mounting /dev/pts"))?;
-    mount::set_attributes(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES, false)
+    move_into(root.as_fd())
+}
+
+/// Builds a root with `read_paths`, the devices that every program may expect, and at `inside` the detached mount `tree`
+/// of the directory `place`, in this mount namespace, and moves into it.
+pub fn enter_with(read_paths: &[PathBuf], tree: OwnedFd, place: BorrowedFd<'_>, inside: &Path) -> Result<(), String> {
+    let (mut binds, links) = collect(read_paths, ["/dev/null", "/dev/urandom"].map(Path::new).into_iter())?;
+    binds.push(Bind { inside: inside.to_owned(), tree, is_directory: true });
+    let root = small_root(place)?;
+    for bind in &binds {
+        attach(root.as_fd(), bind).map_err(during(format!("binding {}", bind.inside.display())))?;
+    }
+    link_all(root.as_fd(), &links)?;
+    move_into(root.as_fd())
+}
+
+/// An empty root. It must be attached somewhere before anything is attached to it: it covers the directory `host`.
+fn small_root(host: BorrowedFd<'_>) -> Result<OwnedFd, String> {
+    let size = CString::new(ROOT_BYTES_MAX.to_string()).expect("digits");
+    let inodes = CString::new(ROOT_INODES_MAX.to_string()).expect("digits");
+    let options = [(c"size", size.as_c_str()), (c"nr_inodes", inodes.as_c_str()), (c"mode", c"755")];
+    let root = mount::new_filesystem(c"tmpfs", &options, NO_SUID | NO_DEVICES).map_err(during("making the root"))?;
+    mount::attach_on(root.as_fd(), host).map_err(during("attaching the root"))?;
+    Ok(root)
+}
+
+fn move_into(root: BorrowedFd<'_>) -> Result<(), String> {
+    mount::set_attributes(root, READ_ONLY | NO_SUID | NO_DEVICES, false)
         .map_err(during("making the root read-only"))?;
-    mount::change_root(root.as_fd()).map_err(during("changing the root"))
+    mount::change_root(root).map_err(during("changing the root"))
 }
 
 /// Copies the mounts of everything granted, before any of it is covered; and the links that stand for another
 /// granted place (`/bin` for `/usr/bin`).
-fn collect(config: &LaunchConfig) -> Result<(Vec<Bind>, Vec<Link>), String> {
-    let mut wanted: Vec<(&Path, Access)> =
-        config.read_paths.iter().map(|path| (path.as_path(), Access::Read)).collect();
-    wanted.extend(config.write_paths.iter().map(|path| (path.as_path(), Access::Write)));
-    wanted.extend(OWN_DEVICES.map(|device| (Path::new(device), Access::Write)));
+fn collect<'a>(
+    read_paths: &'a [PathBuf],
+    write_paths: impl Iterator<Item = &'a Path>,
+) -> Result<(Vec<Bind>, Vec<Link>), String> {
+    let mut wanted: Vec<(&Path, Access)> = read_paths.iter().map(|path| (path.as_path(), Access::Read)).collect();
+    wanted.extend(write_paths.map(|path| (path, Access::Write)));
     wanted.sort_by_key(|(path, access)| (path.components().count(), *access == Access::Read));
     let (mut binds, mut links) = (Vec::<Bind>::new(), Vec::<Link>::new());
     let mut readable: Vec<PathBuf> = Vec::new();
@@ -131,8 +155,6 @@ fn collect(config: &LaunchConfig) -> Result<(Vec<Bind>, Vec<Link>), String> {
             readable.push(path.to_owned());
         }
     }
-    let workspace = copy(&config.workspace, &config.mount_at, Access::Write);
-    binds.push(workspace.map_err(during("copying the mount of the workspace"))?);
     Ok((binds, links))
 }
 
@@ -170,6 +192,13 @@ fn write(root: BorrowedFd<'_>, inside: &Path, content: &[u8]) -> io::Result<()> 
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = openat(root, relative, flags, Mode::from_bits_truncate(0o644))?;
     File::from(file).write_all(content)
+}
+
+fn link_all(root: BorrowedFd<'_>, links: &[Link]) -> Result<(), String> {
+    for Link { inside, target } in links {
+        link(root, inside, target).map_err(during(format!("linking {}", inside.display())))?;
+    }
+    Ok(())
 }
 
 fn link(root: BorrowedFd<'_>, inside: &Path, target: &Path) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Which system calls are refused: to commands, and to the supervisor.
+//! Which system calls are refused: to commands, to the supervisor, and to servers of a host's files.
 
 use crate::sys::seccomp::{Filter, Refusal, When};
 use libc::*;
@@ -156,6 +156,37 @@ pub fn for_supervisor() -> Filter {
         SYS_io_uring_setup,
     ];
     let refusals: Vec<Refusal> = COMMAND_DENIED.iter().chain(&own).map(always).collect();
+    Filter::refusing(&refusals)
+}
+
+/// Set user or group id on execution.
+const SET_ID: u32 = S_ISUID | S_ISGID;
+
+/// Calls that give a file its mode, and which argument that is.
+const MODE_CALLS: [(c_long, u32); 9] = [
+    (SYS_chmod, 1),
+    (SYS_fchmod, 1),
+    (SYS_fchmodat, 2),
+    (SYS_fchmodat2, 2),
+    (SYS_creat, 1),
+    (SYS_open, 2),
+    (SYS_openat, 3),
+    (SYS_mknod, 1),
+    (SYS_mknodat, 2),
+];
+
+/// What a file server changes its root and its threads' working directories with.
+const SERVER_ALLOWED: [c_long; 2] = [SYS_chroot, SYS_unshare];
+
+/// The filter of a server of files. Nobody on the host becomes another user by running what a guest has put there.
+pub fn for_file_server() -> Filter {
+    let mut refusals: Vec<Refusal> =
+        COMMAND_DENIED.iter().filter(|call| !SERVER_ALLOWED.contains(call)).map(always).collect();
+    refusals.extend([SYS_unshare, SYS_clone].map(|call| refuse(call, When::AnyBit(0, NEW_NAMESPACES))));
+    refusals.extend(MODE_CALLS.map(|(call, argument)| refuse(call, When::AnyBit(argument, SET_ID))));
+    // Those have their modes and flags in memory, where no filter sees them.
+    let unseen = [SYS_openat2, SYS_clone3, SYS_io_uring_setup];
+    refusals.extend(unseen.map(|call| Refusal { call, when: When::Always, errno: ENOSYS }));
     Filter::refusing(&refusals)
 }
 

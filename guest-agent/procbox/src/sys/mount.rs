@@ -29,9 +29,28 @@ pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })
 }
 
+/// Clones the tree mounted where the directory `place` is, with everything mounted below it.
+pub fn clone_tree_of(place: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let how = (libc::AT_RECURSIVE | libc::AT_EMPTY_PATH) as libc::c_uint;
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | how;
+    // SAFETY: the path is a constant.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, place.as_raw_fd(), c"".as_ptr(), flags) })
+}
+
 /// Sets `attributes` on the mount `tree`, and on all below it when `recursive`.
 pub fn set_attributes(tree: BorrowedFd<'_>, attributes: u64, recursive: bool) -> io::Result<()> {
-    let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    change(tree, libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 }, recursive)
+}
+
+/// Lets users appear on the detached mount `tree`, and on all below it, as the user namespace `users` maps them: its
+/// inner ids are those on the disk, its outer ids those who use the mount.
+pub fn map_users(tree: BorrowedFd<'_>, users: BorrowedFd<'_>) -> io::Result<()> {
+    let userns_fd = users.as_raw_fd() as u64;
+    let attr = libc::mount_attr { attr_set: libc::MOUNT_ATTR_IDMAP, attr_clr: 0, propagation: 0, userns_fd };
+    change(tree, attr, true)
+}
+
+fn change(tree: BorrowedFd<'_>, attr: libc::mount_attr, recursive: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a constant and `attr` is a whole mount_attr, both alive during the call.
     check(unsafe {

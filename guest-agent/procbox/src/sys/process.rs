@@ -117,6 +117,11 @@ pub fn hide_from_peers() -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, 0)
 }
 
+/// This process is killed when the thread that forked it ends.
+pub fn end_with_parent() -> io::Result<()> {
+    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)
+}
+
 /// Orphans below this process become its children.
 pub fn adopt_orphans() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
@@ -134,14 +139,50 @@ pub fn drop_capability_bounds() -> io::Result<()> {
     prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong)
 }
 
+/// Takes every capability out of the bounding set but those in `keep`.
+pub fn bound_capabilities(keep: &[libc::c_ulong]) -> io::Result<()> {
+    for capability in (0..64).filter(|capability| !keep.contains(capability)) {
+        match prctl(libc::PR_CAPBSET_DROP, capability) {
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
+            _ => (),
+        }
+    }
+    Ok(())
+}
+
+const CAPABILITIES_VERSION_3: u32 = 0x2008_0522;
+
 /// Empties the effective, permitted and inheritable capability sets.
 pub fn drop_capabilities() -> io::Result<()> {
-    const VERSION_3: u32 = 0x2008_0522;
-    let header = [VERSION_3, 0];
-    let sets = [0u32; 6];
+    set_capabilities(&[0; 6])
+}
+
+fn set_capabilities(sets: &[u32; 6]) -> io::Result<()> {
+    let header = [CAPABILITIES_VERSION_3, 0];
     // SAFETY: the arrays have the layout of cap_user_header and of two cap_user_data, alive during the call.
     check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) })?;
     Ok(())
+}
+
+/// The next change of the user takes no capability away, only its effect; see [`use_capabilities`].
+pub fn keep_capabilities() -> io::Result<()> {
+    prctl(libc::PR_SET_KEEPCAPS, 1)
+}
+
+/// Makes every capability effective that this process may have.
+pub fn use_capabilities() -> io::Result<()> {
+    let header = [CAPABILITIES_VERSION_3, 0];
+    let mut sets = [0u32; 6];
+    // SAFETY: the arrays have the layout of cap_user_header and of two cap_user_data, alive during the call.
+    check(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) })?;
+    // Effective, permitted, inheritable; the low half and the high half.
+    (sets[0], sets[3]) = (sets[1], sets[4]);
+    set_capabilities(&sets)
+}
+
+/// The `/proc` files of this process belong to its user again, which a change of the user took away.
+pub fn own_proc_files() -> io::Result<()> {
+    prctl(libc::PR_SET_DUMPABLE, 1)
 }
 
 /// Sets soft and hard limit of `resource`.

@@ -116,6 +116,7 @@ impl<G: Guest> Connection<G> {
         features.extend(guest.shells().is_some().then_some("shell"));
         features.extend(guest.identity().is_some().then_some("identity"));
         features.extend(guest.clock().is_some().then_some("clock"));
+        features.extend(guest.has_shared_folders().then_some("shared-folders"));
         let welcome = Welcome {
             version: 2,
             agent: description.agent,
