@@ -179,6 +179,7 @@ export function pluginOptions(config: Config): (kind: PluginKind, id: string) =>
       ...config.plugins.backend.qemu,
       qemu_binary: config.qemu_binary,
       qemu_img_binary: config.qemu_img_binary,
+      virtiofsd_binary: config.virtiofsd_binary,
     },
     "storage/btrfs": config.storage.pool_size_mib === null ? {} : { pool_size_mib: config.storage.pool_size_mib },
   };

@@ -13,7 +13,8 @@ import { folderSocket, folderTag, type SharedFolder } from "./shared-folders.ts"
 export const FILE_SERVER = "qemu-file-server";
 export const releaseFileServer = helperRelease("the server of a shared folder");
 
-/** Where distributions put it, outside the search path. */
+/** Its usual name, and where distributions put it outside the search path. */
+const NAME = "virtiofsd";
 const PLACES = ["/usr/libexec/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virtiofsd"];
 const VERSION_MAX_CHARS = 4096;
 /** It holds a file open for each that the guest's kernel remembers. */
@@ -26,10 +27,9 @@ interface Program {
   readonly arguments: readonly string[];
 }
 
-/** The program that serves folders, or null. `wanted`: a path, a name in the search path, or `auto`. */
+/** The program that serves folders, or null. `wanted`: a path, or a name in the search path. */
 export async function findFileServer(wanted: string): Promise<Program | null> {
-  const names = wanted === "auto" ? ["virtiofsd", ...PLACES] : [wanted];
-  for (const name of names) {
+  for (const name of [wanted, ...(wanted === NAME ? PLACES : [])]) {
     const path = Bun.which(name);
     if (path === null || !(await isExecutable(path))) continue;
     const args = argumentsOf(await versionOf(path));
@@ -42,7 +42,7 @@ export async function findFileServer(wanted: string): Promise<Program | null> {
 export function fileServerGap(wanted: string): MissingCapability {
   return {
     capability: "shared_folders",
-    reason: wanted === "auto" ? "there is no virtiofsd" : `${wanted} is no virtiofsd`,
+    reason: wanted === NAME ? `there is no ${NAME}` : `${wanted} is no ${NAME}`,
     remedy: "install it (Debian 12: qemu-system-common, later ones: virtiofsd)",
   };
 }

@@ -5,8 +5,8 @@ export const options = z.object({
   /** Programs, by absolute path or by name in the search path of the agent. */
   qemu_binary: z.string().min(1).default("qemu-system-x86_64"),
   qemu_img_binary: z.string().min(1).default("qemu-img"),
-  /** `auto`: the one of the host, in the search path or where distributions put it. */
-  virtiofsd_binary: z.string().min(1).default("auto"),
+  /** By its usual name it is also looked for where distributions put it. */
+  virtiofsd_binary: z.string().min(1).default("virtiofsd"),
   /** `auto`: KVM where it runs a guest at speed, else QEMU's own emulation, which the record tells. */
   accel: z.enum(["auto", "kvm", "tcg"]).default("auto"),
   /** `auto`: microvm where the sandbox brings its kernel and KVM runs it, else q35. */

@@ -2,7 +2,8 @@
 import { describe, expect, test } from "bun:test";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { options } from "./options.ts";
-import { parseRequest } from "./request.ts";
+import { throttleArguments } from "./disk-limits.ts";
+import { parseRequest, specOf } from "./request.ts";
 
 const defaults = options.parse({});
 const plan = (request: JsonObject, accel: "kvm" | "tcg" = "tcg") =>
@@ -77,6 +78,31 @@ describe("a request", () => {
     });
     expect(plan({ vfio_devices: [], tpm: false, firmware: null }).vcpus).toBe(1);
     expect(refusal({ network: { mode: "tap" } }).code).toBe("CAPABILITY_MISSING");
+    expect(refusal({ net_mbit_limit: 5 })).toMatchObject({ code: "CAPABILITY_MISSING" });
+    expect(refusal({ net_pps_limit: 5, blk_ops_limit: 5 }).message).toContain("net_pps_limit");
+  });
+
+  test("has folders, words for cloud-init and limits of its disk where it asks for them", () => {
+    const folder = { host_path: "/srv/a", guest_path: "/mnt/a", read_only: true };
+    const spec = plan({ shared_folders: [folder], cloud_init: { user_data: "x" }, blk_ops_limit: 7 });
+    expect(spec).toMatchObject({ shared_folders: [folder], seed: { user_data: "x" }, blk_ops_limit: 7 });
+    const wrongs: JsonObject[] = [
+      { blk_mbit_limit: 0 },
+      { blk_ops_limit: 1.5 },
+      { shared_folders: "x" },
+      { cloud_init: [] },
+    ];
+    for (const wrong of wrongs) expect(refusal(wrong).code).toBe("BAD_REQUEST");
+  });
+
+  test("of a record that is older than a field has what that field means by default", () => {
+    const { shared_folders: _f, seed: _s, blk_mbit_limit: _m, blk_ops_limit: _o, ...older } = plan({});
+    expect(specOf(older)).toEqual(plan({}));
+    expect(throttleArguments("disk0", specOf(older))).toBeNull();
+    expect(throttleArguments("disk0", { blk_mbit_limit: 8, blk_ops_limit: null })).toMatchObject({
+      bps: 1_000_000,
+      iops: 0,
+    });
   });
 
   test("is reached by vsock where the host has it, unless it or the operator wants a serial port", () => {

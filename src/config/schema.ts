@@ -279,7 +279,7 @@ export const configSchema = z.strictObject({
   firecracker_kernel: later(optionalPath("Kernel of Firecracker guests.")),
   qemu_binary: textWithDefault("qemu-system-x86_64", "QEMU, by path or name."),
   qemu_img_binary: textWithDefault("qemu-img", "QEMU's tool for disks, by path or name."),
-  virtiofsd_binary: binary("virtiofsd"),
+  virtiofsd_binary: textWithDefault("virtiofsd", "Server of shared folders, by path or name."),
   cloud_hypervisor_binary: binary("cloud-hypervisor"),
   ch_remote_binary: binary("ch-remote"),
   cloud_localds_binary: binary("cloud-localds"),

@@ -187,6 +187,8 @@ test("a snapshot or a dry-run of such a machine is refused, and it goes on", asy
   expect(await verb("snapshot", { tag: "one" })).toEqual([501, "NOT_SUPPORTED"]);
   expect(await verb("dry-run", { command: "true", paths: ["/root"] })).toEqual([501, "NOT_SUPPORTED"]);
   expect(await record()).toMatchObject({ state: "ready", error: null });
+  expect((await verb("pause"))[0]).toBe(200);
+  expect((await verb("resume"))[0]).toBe(200);
   expect(await output("cat /mnt/work/kept")).toBe("kept in work\n");
 });
 
@@ -212,6 +214,18 @@ test("a machine whose folder is served no more has failed, and says why", async 
 
 test("leaves nothing behind", async () => {
   await machine.delete();
+  expect(await traceHost(agent)).toEqual(before);
+});
+
+test("an agent that is killed while it creates such a machine leaves nothing behind either", async () => {
+  await agent.stop();
+  await agent.start({ FLUXVM_TEST_CRASH_AT: "create.launched" });
+  const folder = { host_path: shared("work"), guest_path: "/mnt/work" };
+  const answer = create({ shared_folders: [folder], cloud_init: { hostname: "gone" } }).catch(() => null);
+  await agent.exited;
+  await answer;
+  await agent.kill9();
+  await agent.start();
   expect(await traceHost(agent)).toEqual(before);
 });
 
