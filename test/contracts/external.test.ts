@@ -62,8 +62,9 @@ describe("declarations of fluxvm/plugin", () => {
     return run(process.execPath, "check", "-p", project);
   }
 
-  test("check the example, alone in its folder", async () => {
-    expect(await checkAlone("good", await Bun.file(EXAMPLE).text())).toMatchObject({ status: 0 });
+  test.each(["storage-plain", "backend-tiny"])("check the example %s, alone in its folder", async (name) => {
+    const source = await Bun.file(join(ROOT, `examples/plugins/${name}.ts`)).text();
+    expect(await checkAlone(`good-${name}`, source)).toMatchObject({ status: 0 });
   });
 
   test("find a plugin that breaks its contract", async () => {
