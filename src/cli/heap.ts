@@ -2,7 +2,7 @@
 // here belongs to the sandboxes, and reads what to count with only when it starts; so the process starts once more.
 
 /** Bytes of memory that the runtime's collector counts with. */
-const COUNTED_WITH_BYTES = 800_000_000;
+const COUNTED_WITH_BYTES = 4_000_000_000;
 const VARIABLE = "BUN_JSC_forceRAMSize";
 
 /** What the types of the runtime do not tell of. */

@@ -79,7 +79,7 @@ export const limits = {
   /** What is kept in memory of bytes that are on disk, while somebody is reading them. */
   executionTailBytes: 256 * KIB,
   /** The most that a reader gets at a time. */
-  executionReadBytes: 512 * KIB,
+  executionReadBytes: 256 * KIB,
   executionAcknowledgeBytes: 1 * MIB,
   executionAcknowledgeMs: 20,
   executionAttachPauseMinMs: 10,

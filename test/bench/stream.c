@@ -1,5 +1,4 @@
-// The ends and the middle of a stream of bytes, without any framing: what produces it, a relay from a pipe to a unix
-// socket, and a reader of TCP that looks at nothing.
+// The ends of a stream of bytes: what produces it, and a reader of TCP that looks at nothing.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdint.h>
@@ -7,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,31 +42,6 @@ static void produce(uint64_t bytes) {
   }
 }
 
-// Serves one connection after the other on a unix socket: each gets what a producer of its own writes to a pipe.
-static void relay(const char *self, const char *path, const char *bytes) {
-  int listener = socket(AF_UNIX, SOCK_STREAM, 0);
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-  if (bind(listener, (struct sockaddr *)&address, sizeof address) < 0 || listen(listener, 8) < 0) fail("listen");
-  puts("ready");
-  fflush(stdout);
-  static uint8_t buffer[BLOCK_BYTES];
-  for (;;) {
-    int connection = accept(listener, NULL, NULL), ends[2];
-    if (connection < 0 || pipe(ends) < 0) fail("accept");
-    if (fork() == 0) {
-      dup2(ends[1], STDOUT_FILENO);
-      close(ends[0]), close(ends[1]), close(connection), close(listener);
-      execl(self, self, "produce", bytes, NULL);
-      _exit(127);
-    }
-    close(ends[1]);
-    for (ssize_t count; (count = read(ends[0], buffer, sizeof buffer)) > 0;) write_all(connection, buffer, (size_t)count);
-    close(ends[0]), close(connection);
-    wait(NULL);
-  }
-}
-
 // Sends standard input to a port, and prints how many bytes came back and the microseconds until the last of them.
 static void drain(int port) {
   static uint8_t buffer[DRAIN_BYTES];
@@ -94,7 +66,6 @@ static void drain(int port) {
 
 int main(int argc, char **argv) {
   if (argc == 3 && strcmp(argv[1], "produce") == 0) produce(strtoull(argv[2], NULL, 10));
-  else if (argc == 4 && strcmp(argv[1], "relay") == 0) relay(argv[0], argv[2], argv[3]);
   else if (argc == 3 && strcmp(argv[1], "drain") == 0) drain(atoi(argv[2]));
   else return 2;
   return 0;

@@ -77,7 +77,7 @@ async function throughput(program: string, dir: string, smoke: boolean): Promise
   }
 }
 
-/** The relay: its half in C and its half in this runtime. */
+/** The relay: its half in the runtime of the guest agent and its half in that of the agent. */
 class Relay {
   private constructor(
     readonly port: number,
@@ -85,7 +85,10 @@ class Relay {
   ) {}
 
   static async start(program: string, socket: string, bytes: number): Promise<Relay> {
-    const near = Bun.spawn([program, "relay", socket, String(bytes)], { stdout: "pipe" });
+    const guestAgent = join(import.meta.dir, "../../guest-agent");
+    await run(["cargo", "build", "--release", "--locked", "--quiet", "--example", "relay"], guestAgent);
+    const relay = join(guestAgent, "target/x86_64-unknown-linux-gnu/release/examples/relay");
+    const near = Bun.spawn([relay, socket, program, "produce", String(bytes)], { stdout: "pipe" });
     await firstLine(near.stdout);
     const far = Bun.spawn([process.execPath, join(import.meta.dir, "relay.ts"), socket], { stdout: "pipe" });
     return new Relay(Number(await firstLine(far.stdout)), [far, near]);
