@@ -195,10 +195,12 @@ function nameOf(number: number): string {
 }
 
 async function appendWhole(segment: Segment, pieces: readonly Buffer[]): Promise<void> {
-  const bytes = pieces.length === 1 ? (pieces[0] as Buffer) : Buffer.concat(pieces);
-  const { bytesWritten } = await write(segment.fd, bytes);
-  segment.bytes += bytesWritten;
-  if (bytesWritten < bytes.length) throw new Error("a write was cut short");
+  let rest = pieces.length === 1 ? (pieces[0] as Buffer) : Buffer.concat(pieces);
+  while (rest.length > 0) {
+    const { bytesWritten } = await write(segment.fd, rest);
+    segment.bytes += bytesWritten;
+    rest = rest.subarray(bytesWritten);
+  }
 }
 
 async function sync(path: string): Promise<void> {
