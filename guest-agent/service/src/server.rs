@@ -21,6 +21,8 @@ pub struct Server<G> {
     pub(crate) guest: G,
     pub(crate) authority: Authority,
     pub(crate) executions: Executions,
+    /// What every connection of version 2 is welcomed with: the same for all, and made before the first one waits for it.
+    pub(crate) welcome: Vec<u8>,
     running: Cell<usize>,
     /// Connections to ports, and waits for ports, that there may be.
     pub(crate) port_connections: Semaphore,
@@ -30,7 +32,9 @@ pub struct Server<G> {
 impl<G: Guest> Server<G> {
     pub fn new(guest: G, authority: Authority) -> Rc<Self> {
         let executions = Executions::new(guest.output_kept_max());
+        let welcome = v2::welcome(&guest);
         Rc::new(Self {
+            welcome,
             guest,
             authority,
             executions,

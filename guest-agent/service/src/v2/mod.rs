@@ -18,7 +18,7 @@ use std::rc::Rc;
 use stream::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::spawn_local;
-use wire::frame::{Frame, Kind, parse};
+use wire::frame::{Frame, Kind, encode, parse};
 use wire::limits::*;
 use wire::message::{Beat, CreditGrant, Data, Failure, Hello, Open, Welcome};
 use wire::preamble::Nonce;
@@ -28,6 +28,25 @@ const READ_SIZE: usize = 128 << 10;
 
 /// Streams that are open, by id.
 type Table = Rc<RefCell<HashMap<u32, Rc<Stream>>>>;
+
+/// The frame that says who serves, and what it can do.
+pub fn welcome<G: Guest>(guest: &G) -> Vec<u8> {
+    let description = guest.description();
+    let mut features = vec!["exec", "executions", "files", "file-streams", "manifest"];
+    features.extend(guest.ports().is_some().then_some("ports"));
+    features.extend(guest.shells().is_some().then_some("shell"));
+    features.extend(guest.identity().is_some().then_some("identity"));
+    features.extend(guest.clock().is_some().then_some("clock"));
+    features.extend(guest.has_shared_folders().then_some("shared-folders"));
+    let welcome = Welcome {
+        version: 2,
+        agent: description.agent,
+        mode: description.mode.into(),
+        boot: description.boot,
+        features: features.into_iter().map(Into::into).collect(),
+    };
+    encode(0, Kind::Welcome, &welcome)
+}
 
 /// Serves a connection whose preamble has been read.
 pub async fn serve<G: Guest>(
@@ -109,22 +128,7 @@ impl<G: Guest> Connection<G> {
         if !hello.versions.contains(&2) {
             return Err(Fault::protocol("no version in common; this guest agent speaks 2"));
         }
-        let guest = &self.server.guest;
-        let description = guest.description();
-        let mut features = vec!["exec", "executions", "files", "file-streams", "manifest"];
-        features.extend(guest.ports().is_some().then_some("ports"));
-        features.extend(guest.shells().is_some().then_some("shell"));
-        features.extend(guest.identity().is_some().then_some("identity"));
-        features.extend(guest.clock().is_some().then_some("clock"));
-        features.extend(guest.has_shared_folders().then_some("shared-folders"));
-        let welcome = Welcome {
-            version: 2,
-            agent: description.agent,
-            mode: description.mode.into(),
-            boot: description.boot,
-            features: features.into_iter().map(Into::into).collect(),
-        };
-        self.outbox.message(0, Kind::Welcome, &welcome).await;
+        self.outbox.raw(self.server.welcome.clone()).await;
         Ok(())
     }
 
