@@ -55,6 +55,7 @@ export class MachineInstance implements Instance {
   readonly enforcement = null;
   readonly ended: Promise<InstanceEnd>;
   readonly console: MachineConsole;
+  readonly folderServers: readonly number[];
   readonly #options: MachineOptions;
   #channel: Promise<GuestChannel> | null = null;
   /** The channel once it is there. */
@@ -68,6 +69,7 @@ export class MachineInstance implements Instance {
     this.#options = options;
     this.identity = options.identity;
     this.visiblePid = options.identity.pid;
+    this.folderServers = options.servers.map(({ pid }) => pid);
     this.console = new MachineConsole(join(options.workDir, CONSOLE_LOG), join(options.socketDir, SERIAL_SOCKET));
     this.ended = this.#watch();
   }

@@ -80,6 +80,7 @@ export class Context {
       lastExit: sandbox.lastExit,
       workspace,
       consoleLog: this.dependencies.backends.get(record.backend)?.consoleLog?.(workspace) ?? null,
+      folderServers: sandbox.live?.instance.folderServers ?? [],
     });
   }
 

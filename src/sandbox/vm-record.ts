@@ -14,6 +14,8 @@ export interface Observed {
   readonly workspace: string;
   /** Log of its console, where its backend keeps one. */
   readonly consoleLog: string | null;
+  /** Processes that serve it folders of the host. */
+  readonly folderServers: readonly number[];
 }
 
 const timestamp = (unixMs: number | null): string | null => (unixMs === null ? null : new Date(unixMs).toISOString());
@@ -139,7 +141,7 @@ export function toVmRecord(record: SandboxRecord, observed: Observed): VmRecord 
     log_path: observed.consoleLog,
     guest_cid: record.leases.cid ?? null,
     request: requestOf(record),
-    virtiofsd_pids: [],
+    virtiofsd_pids: [...observed.folderServers],
     labels: { ...record.labels },
     state,
     ready_at: timestamp(record.readyAtUnixMs),

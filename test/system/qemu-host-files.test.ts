@@ -93,6 +93,7 @@ interface MachineRecord {
   state: string;
   error: string | null;
   pid: number;
+  virtiofsd_pids: number[];
   request: Record<string, unknown>;
 }
 
@@ -100,16 +101,17 @@ async function record(): Promise<MachineRecord> {
   return (await agent.json<MachineRecord>("GET", machine.path)).body;
 }
 
-/** Processes with the same user as the machine's QEMU that serve folders. */
+/** Processes with the same user as the machine's QEMU that serve folders, which are those of the record. */
 async function servers(): Promise<number[]> {
-  const { pid } = await record();
+  const { pid, virtiofsd_pids: recorded } = await record();
   const uid = /^Uid:\t(\d+)/m.exec(await readFile(`/proc/${pid}/status`, "latin1"))?.[1];
   const found: number[] = [];
   for (const name of new Bun.Glob("[0-9]*").scanSync({ cwd: "/proc", onlyFiles: false })) {
     const status = await readFile(`/proc/${name}/status`, "latin1").catch(() => "");
     if (status.startsWith("Name:\tvirtiofsd\n") && status.includes(`\nUid:\t${uid}\t`)) found.push(Number(name));
   }
-  return found.sort((left, right) => left - right);
+  expect(found.toSorted()).toEqual(recorded.toSorted());
+  return recorded;
 }
 
 test("a folder is there, is written through, and what is written belongs to its owner", async () => {
