@@ -590,6 +590,8 @@ declare module "fluxvm/plugin" {
     detach(): Promise<void>;
     /** Facet: a serial console. */
     readonly console?: SerialConsole;
+    /** Facet: processes that serve it folders of the host; shown as `virtiofsd_pids` in the record. */
+    readonly folderServers?: readonly number[];
   }
 
   /** The serial console of a virtual machine. */
