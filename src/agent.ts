@@ -16,6 +16,7 @@ import { examine } from "./doctor/doctor.ts";
 import { AgentError } from "./errors/agent-error.ts";
 import { createGuestConnector } from "./guest/connector.ts";
 import { createApp } from "./http/app.ts";
+import type { HttpDependencies } from "./http/dependencies.ts";
 import { prepareNativeFiles } from "./native-files.ts";
 import { discoverExternal } from "./registry/external.ts";
 import { type Registry, startRegistry, strayOptions } from "./registry/registry.ts";
@@ -95,9 +96,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     consoles: core.consoles,
     pools: core.pools,
     resources: core.resources,
-    templates: new TemplateStore(config.sandbox.templates_dir ?? join(config.state_dir, "templates"), (path) =>
-      FileLock.take(path),
-    ),
+    templates: templatesOf(config, core),
     store,
     events,
     telemetry: telemetry.http,
@@ -127,6 +126,16 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
       await running.disposeAsync();
       log.info({}, "stopped");
     },
+  };
+}
+
+function templatesOf(config: Config, core: SandboxCore): HttpDependencies["templates"] {
+  const directory = config.sandbox.templates_dir ?? join(config.state_dir, "templates");
+  const store = new TemplateStore(directory, (path) => FileLock.take(path));
+  return {
+    list: () => store.list(),
+    get: (name) => store.get(name),
+    delete: (name) => store.delete(name, () => core.dependants()),
   };
 }
 

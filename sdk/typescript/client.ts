@@ -4,7 +4,7 @@ import { ApiError } from "./errors.ts";
 import { Pools } from "./pools.ts";
 import type { CallOptions } from "./retry.ts";
 import { Sandbox } from "./sandbox.ts";
-import { type Connection, Transport } from "./transport.ts";
+import { type Connection, segment, Transport } from "./transport.ts";
 import type {
   CreateSandbox,
   CreateVm,
@@ -105,6 +105,11 @@ export class FluxVm {
   /** What virtual machines can be made from. */
   templates(options?: CallOptions): Promise<readonly Template[]> {
     return this.#items("/v1/templates", {}, options);
+  }
+
+  /** Rejects with `TEMPLATE_IN_USE`, which names the dependants, while sandboxes or pools need it. */
+  async removeTemplate(name: string, { signal }: CallOptions = {}): Promise<void> {
+    await this.transport.json("DELETE", `/v1/templates/${segment(name)}`, { signal });
   }
 
   plugins(options?: CallOptions): Promise<readonly Plugin[]> {

@@ -37,6 +37,7 @@ test("every route has a method", async () => {
         client.quota(),
         client.plugins(),
         client.templates(),
+        client.removeTemplate("name"),
       ],
       ...[client.doctor(), client.health(), client.readiness(), client.metrics(), client.openapi()],
       ...[

@@ -254,6 +254,7 @@ export type Error = {
     | "POOL_EMPTY"
     | "TEMPLATE_NOT_FOUND"
     | "TEMPLATE_EXISTS"
+    | "TEMPLATE_IN_USE"
     | "TEMPLATE_BUSY"
     | "TEMPLATE_INVALID"
     | "TEMPLATE_BUILD_FAILED"

@@ -75,6 +75,7 @@ export const catalogue = {
   POOL_EMPTY: entry(503, "no sandbox of the pool is ready", true),
   TEMPLATE_NOT_FOUND: entry(404, "no such template"),
   TEMPLATE_EXISTS: entry(409, "a template of this name exists"),
+  TEMPLATE_IN_USE: entry(409, "sandboxes or pools need the template"),
   TEMPLATE_BUSY: entry(409, "another template is being built or removed", true),
   TEMPLATE_INVALID: entry(400, "the template is invalid"),
   TEMPLATE_BUILD_FAILED: entry(500, "the template could not be built"),

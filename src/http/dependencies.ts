@@ -56,7 +56,7 @@ export interface HttpDependencies {
   readonly consoles: ConsoleOperations;
   readonly pools: PoolOperations;
   readonly resources: ResourceOperations;
-  readonly templates: Pick<TemplateStore, "list" | "get">;
+  readonly templates: Pick<TemplateStore, "list" | "get"> & { delete(name: string): Promise<void> };
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;
   readonly telemetry: HttpTelemetry;

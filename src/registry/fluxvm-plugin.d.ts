@@ -883,6 +883,7 @@ declare module "fluxvm/plugin" {
     | "POOL_EMPTY"
     | "TEMPLATE_NOT_FOUND"
     | "TEMPLATE_EXISTS"
+    | "TEMPLATE_IN_USE"
     | "TEMPLATE_BUSY"
     | "TEMPLATE_INVALID"
     | "TEMPLATE_BUILD_FAILED"

@@ -6,8 +6,10 @@ import { dryRun } from "./change-set/dry-run.ts";
 import { stateNow } from "./catalogue.ts";
 import { consoleOperations } from "./console/console.ts";
 import type { ConsoleOperations } from "./console/operations.ts";
+import type { Dependant } from "../templates/dependants.ts";
 import { Context } from "./context.ts";
 import { create } from "./create.ts";
+import { dependantsOf } from "./dependants.ts";
 import type { CoreDependencies } from "./dependencies.ts";
 import { executionOperations } from "./executions/executions.ts";
 import type { ExecutionOperations } from "./executions/operations.ts";
@@ -49,6 +51,8 @@ export interface SandboxCore {
   startKeepers(): void;
   /** Sandboxes by `status` word and by backend id, for metrics; every status is present. */
   census(): { readonly byStatus: ReadonlyMap<Status, number>; readonly byBackend: ReadonlyMap<string, number> };
+  /** What sandboxes and pools were made from. */
+  dependants(): readonly Dependant[];
   /** Refuses what is new and ends what nobody could wait for (dry-runs), so that the requests in progress can end. */
   close(): void;
   /** `close`, then waits for what runs and lets go of every instance without ending it, within `budgetMs`. */
@@ -82,6 +86,10 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
       unwatch = watchOvershoot(context);
     },
     census: () => census(context),
+    dependants: () => {
+      const records = context.catalogue.all().map(({ record }) => record);
+      return dependantsOf(records, context.pools.all());
+    },
     close,
     shutdown: async (budgetMs) => {
       close();

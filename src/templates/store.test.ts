@@ -1,7 +1,9 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { mkdir, mkdtemp, readdir, rm, stat, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { JsonObject } from "../contracts/json.ts";
+import type { Dependant } from "./dependants.ts";
 import { sealManifest } from "./format.ts";
 import { TemplateStore, type TakeLock } from "./store.ts";
 
@@ -43,7 +45,7 @@ test("a template is there when it is whole, and gone when it is deleted", async 
   });
   expect(template).toMatchObject({ vcpus: 2, memoryMib: null, manifest: null, spec });
   expect(await store().list()).toEqual([{ name: "one", path: join(directory, "one"), snapshot: false }]);
-  await store().delete("one");
+  await store().delete("one", () => []);
   expect(await readdir(directory)).toEqual([]);
   await expect(store().get("one")).rejects.toMatchObject({ code: "TEMPLATE_NOT_FOUND" });
 });
@@ -78,14 +80,48 @@ test("one at a time changes the directory, and a name is taken once", async () =
   });
   await during;
   await expect(store().create("one", fill(spec))).rejects.toMatchObject({ code: "TEMPLATE_EXISTS" });
-  await expect(store().delete("two")).rejects.toMatchObject({ code: "TEMPLATE_NOT_FOUND" });
+  await expect(store().delete("two", () => [])).rejects.toMatchObject({ code: "TEMPLATE_NOT_FOUND" });
+});
+
+describe("a template that is needed", () => {
+  const user = (name: string, specification: JsonObject): Dependant => ({ name, specification });
+  const remove = (...dependants: Dependant[]) => store().delete("one", () => dependants);
+
+  test("stays, and its dependants are named", async () => {
+    await store().create("one", fill(spec));
+    const inside = (file: string): string => join(directory, "one", file);
+    await symlink(inside("root.raw"), join(directory, "link"));
+    await writeFile(inside("root.raw"), "");
+    const users = [
+      user("sandbox a", { image: inside("root.raw") }),
+      user("sandbox b", { image: "/other", disks: [{ path: join(directory, "link") }] }),
+      user("pool c", { kernel: inside("kernel") }),
+      user("sandbox d", { image: join(directory, "one-more/root.raw"), note: "one/root.raw" }),
+    ];
+    await expect(remove(...users)).rejects.toMatchObject({
+      code: "TEMPLATE_IN_USE",
+      message: "the template one is in use by sandbox a, sandbox b, pool c",
+      details: { dependants: ["sandbox a", "sandbox b", "pool c"] },
+    });
+    expect((await store().list()).map(({ name }) => name)).toEqual(["one"]);
+    await remove(...users.slice(3));
+    expect(await store().list()).toEqual([]);
+  });
+
+  test("stays also for one that comes while it is looked", async () => {
+    await store().create("one", fill(spec));
+    let looks = 0;
+    const late = () => (looks++ === 0 ? [] : [user("sandbox late", { image: join(directory, "one/root.raw") })]);
+    await expect(store().delete("one", late)).rejects.toMatchObject({ code: "TEMPLATE_IN_USE" });
+    expect(await store().get("one")).toMatchObject({ name: "one" });
+  });
 });
 
 test("names lead nowhere else", async () => {
   for (const name of ["", "..", "a/b", ".building-a", "a".repeat(65), "ä", "a b"]) {
     await expect(store().get(name)).rejects.toMatchObject({ code: "TEMPLATE_INVALID" });
     await expect(store().create(name, fill(spec))).rejects.toMatchObject({ code: "TEMPLATE_INVALID" });
-    await expect(store().delete(name)).rejects.toMatchObject({ code: "TEMPLATE_INVALID" });
+    await expect(store().delete(name, () => [])).rejects.toMatchObject({ code: "TEMPLATE_INVALID" });
   }
 });
 

@@ -3,6 +3,7 @@
 import { chmod, mkdir, open, readdir, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { AgentError } from "../errors/agent-error.ts";
+import { assertUnused, type Dependant } from "./dependants.ts";
 import { INITRD_FILE, KERNEL_FILE, readTemplate, requireTemplateName, type Template } from "./format.ts";
 
 const LOCK_FILE = ".lock";
@@ -69,15 +70,22 @@ export class TemplateStore {
     return readTemplate(target, name);
   }
 
-  /** Rejects with `TEMPLATE_NOT_FOUND` or `TEMPLATE_BUSY`. Sandboxes that were made from it must no longer need it. */
-  async delete(name: string): Promise<void> {
+  /** Rejects with `TEMPLATE_NOT_FOUND`, `TEMPLATE_BUSY`, or `TEMPLATE_IN_USE` when one of the `dependants` needs it. */
+  async delete(name: string, dependants: () => readonly Dependant[]): Promise<void> {
     requireTemplateName(name);
-    if (!(await exists(join(this.#directory, name)))) {
-      throw new AgentError("TEMPLATE_NOT_FOUND", `no template is called ${name}`);
-    }
+    const path = join(this.#directory, name);
+    if (!(await exists(path))) throw new AgentError("TEMPLATE_NOT_FOUND", `no template is called ${name}`);
     await using _lock = await this.#lock();
+    await assertUnused(name, path, dependants());
     const removing = join(this.#directory, `${REMOVING}${name}`);
-    await rename(join(this.#directory, name), removing);
+    await rename(path, removing);
+    try {
+      // Who was accepted meanwhile is known now; who comes later finds no files.
+      await assertUnused(name, path, dependants());
+    } catch (error) {
+      await rename(removing, path);
+      throw error;
+    }
     await rm(removing, { recursive: true });
   }
 

@@ -4,6 +4,7 @@ import { describe, expect, test } from "bun:test";
 import { catalogue } from "../../src/errors/catalogue.ts";
 import { defineRoute, type Route } from "../../src/http/route.ts";
 import { Harness } from "../../src/http/testing/harness.ts";
+import { fakeTemplate } from "../../src/http/testing/templates.ts";
 
 const TOKENS = [
   { token: "t-admin", role: "admin", name: "admin" },
@@ -80,6 +81,7 @@ function call(route: Route, id: string, token?: string) {
   harness.snapshots.tags.set(id, [{ tag: "kept", takenAtUnixMs: 0, bytes: 0 }]);
   harness.pools.byName.clear();
   if (route.path.includes(":name")) harness.pools.add("kept", 2);
+  harness.templates.byName.set("kept", fakeTemplate("kept"));
   harness.files.content.set("/a", new Uint8Array(1));
   // A watch of a directory that stays would not end.
   harness.files.changes = [{ ended: "directory" }];

@@ -3,7 +3,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { chmod, mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { ADMIN_TOKEN, TestAgent } from "../harness/agent.ts";
+import { ADMIN_TOKEN, FLUXCTL, TestAgent } from "../harness/agent.ts";
 import { buildMicro } from "../harness/micro-machine.ts";
 
 setDefaultTimeout(240_000);
@@ -156,4 +156,34 @@ test("a pool fills, outlives the agent, gives its members and leaves nothing", a
   expect((await agent.json("DELETE", `/v1/vms/${member}`)).status).toBe(204);
   const left = Bun.spawnSync(["pgrep", "-f", "--", `${agent.runDir}/sandboxes`]).stdout.toString();
   expect(left).toBe("");
+});
+
+test("a template goes when no sandbox and no pool needs it any more, whether the agent runs or not", async () => {
+  const remove = async () => {
+    const child = Bun.spawn([FLUXCTL, "template", "delete", "micro"], {
+      env: { PATH: process.env.PATH, FLUXVM_CONFIG: agent.configPath },
+      stdout: "ignore",
+      stderr: "pipe",
+    });
+    const [error, code] = await Promise.all([new Response(child.stderr).text(), child.exited]);
+    return { error, code };
+  };
+  const refused = (user: string) => ({ code: 1, error: expect.stringContaining(`in use by ${user}`) });
+  const machine = await create("keeper");
+  expect(await remove()).toEqual(refused("sandbox keeper"));
+  expect((await agent.json("POST", `${machine}/stop`)).status).toBe(200);
+  await agent.stop();
+  expect(await remove()).toEqual(refused("sandbox keeper"));
+  await agent.start();
+  expect((await agent.json("POST", `${machine}/start`)).status).toBe(200);
+  expect((await agent.json("POST", "/v1/pools", { name: "waiting", size: 1, template: "micro" })).status).toBe(201);
+  expect((await agent.json("DELETE", machine)).status).toBe(204);
+  expect(await remove()).toEqual(refused("pool waiting"));
+  await agent.stop();
+  expect(await remove()).toEqual(refused("pool waiting"));
+  await agent.start();
+  expect((await agent.json("DELETE", "/v1/pools/waiting")).status).toBe(204);
+  // Whoever was being started for the pool ends first.
+  await until("no dependant", async () => (await remove()).code === 0);
+  expect((await agent.json<{ items: unknown[] }>("GET", "/v1/templates")).body.items).toEqual([]);
 });

@@ -7,6 +7,7 @@ import type { Template } from "../../templates/format.ts";
 import type { KernelSource } from "../../templates/kernel-source.ts";
 import { KERNEL_PACKAGE, TEMPLATE_SOURCES } from "../../templates/sources.ts";
 import type { TemplateStore } from "../../templates/store.ts";
+import { connect, within } from "../agent.ts";
 import { type Command, EXIT, type Invocation, UsageError } from "../command.ts";
 import { json } from "../json.ts";
 import { fields, table } from "../table.ts";
@@ -132,12 +133,18 @@ const show: Command = {
 
 const remove: Command = {
   path: ["template", "delete"],
-  summary: "Delete a template. Sandboxes whose disks were made from it keep them.",
+  summary: "Delete a template that no sandbox and no pool needs.",
+  details: "Asks the agent of this host where one runs, which knows who needs it, and else looks at what it stored.",
   arguments: [{ name: "NAME" }],
   client: false,
   options: [],
   async run(invocation, terminal) {
-    await withStore(invocation, terminal, (store) => store.delete(invocation.argument("NAME")));
+    const name = invocation.argument("NAME");
+    const isDone = await withStore(invocation, terminal, async (store, config) => {
+      const { withStoredDependants } = await import("../stored-dependants.ts");
+      return withStoredDependants(config, (dependants) => store.delete(name, () => dependants));
+    });
+    if (!isDone) await (await connect(invocation, terminal)).removeTemplate(name, within());
     return EXIT.success;
   },
 };

@@ -3,6 +3,11 @@ import { describe, expect, test } from "bun:test";
 import { Harness } from "../testing/harness.ts";
 import { fakeTemplate } from "../testing/templates.ts";
 
+const OPERATORS = [
+  { token: "operator", role: "admin" },
+  { token: "reader", role: "read-only" },
+] as const;
+
 async function machine() {
   const harness = new Harness();
   const id = await harness.sandbox();
@@ -92,6 +97,24 @@ describe("a sandbox from a template", () => {
     harness.templates.byName.set("t", fakeTemplate("t"));
     const { json } = await harness.call("GET", "/v1/templates");
     expect(json).toEqual({ items: [{ name: "t", path: "/templates/t", snapshot: false }] });
+  });
+});
+
+describe("a template", () => {
+  test("is deleted by an operator, unless somebody needs it", async () => {
+    const harness = new Harness({ auth: { tokens: [...OPERATORS, { token: "blue", role: "admin", tenant: "blue" }] } });
+    for (const name of ["used", "free"]) harness.templates.byName.set(name, fakeTemplate(name));
+    harness.templates.inUse.add("used");
+    const remove = async (name: string, token: string) => {
+      const { status, json } = await harness.call("DELETE", `/v1/templates/${name}`, { token });
+      return [status, json?.code];
+    };
+    expect(await remove("free", "blue")).toEqual([403, "HOST_WIDE_REFUSED"]);
+    expect(await remove("free", "reader")).toEqual([403, "ADMIN_REQUIRED"]);
+    expect(await remove("used", "operator")).toEqual([409, "TEMPLATE_IN_USE"]);
+    expect(await remove("free", "operator")).toEqual([204, undefined]);
+    expect(await remove("free", "operator")).toEqual([404, "TEMPLATE_NOT_FOUND"]);
+    expect([...harness.templates.byName.keys()]).toEqual(["used"]);
   });
 });
 

@@ -1,4 +1,4 @@
-// Routes of templates: what sandboxes may be made from.
+// Routes of templates: what sandboxes may be made from, and its removal.
 import { Type } from "@sinclair/typebox";
 import type { TemplateInfo } from "../../templates/store.ts";
 import { defineRoute, type Route } from "../route.ts";
@@ -13,7 +13,12 @@ const templateSchema = Type.Object(
   { $id: "Template", additionalProperties: false },
 );
 
-export function templateRoutes(templates: { list(): Promise<readonly TemplateInfo[]> }): readonly Route[] {
+interface Templates {
+  list(): Promise<readonly TemplateInfo[]>;
+  delete(name: string): Promise<void>;
+}
+
+export function templateRoutes(templates: Templates): readonly Route[] {
   return [
     defineRoute({
       method: "GET",
@@ -26,6 +31,17 @@ export function templateRoutes(templates: { list(): Promise<readonly TemplateInf
       handler: async () => ({
         items: (await templates.list()).map(({ name, path, snapshot }) => ({ name, path, snapshot })),
       }),
+    }),
+    defineRoute({
+      method: "DELETE",
+      path: "/v1/templates/:name",
+      auth: "admin",
+      guard: "host",
+      tag: "templates",
+      summary: "Deletes a template that no sandbox and no pool needs.",
+      success: { status: 204 },
+      errors: ["TEMPLATE_NOT_FOUND", "TEMPLATE_INVALID", "TEMPLATE_IN_USE", "TEMPLATE_BUSY"],
+      handler: ({ params }) => templates.delete(params.name ?? ""),
     }),
   ];
 }

@@ -4,9 +4,17 @@ import type { Template } from "../../templates/format.ts";
 
 export class FakeTemplates {
   readonly byName = new Map<string, Template>();
+  readonly inUse = new Set<string>();
 
   async list() {
     return [...this.byName.values()].map(({ name, path }) => ({ name, path, snapshot: false }));
+  }
+
+  async delete(name: string): Promise<void> {
+    await this.get(name);
+    if (this.inUse.has(name))
+      throw new AgentError("TEMPLATE_IN_USE", undefined, { details: { dependants: ["sandbox vm"] } });
+    this.byName.delete(name);
   }
 
   async get(name: string): Promise<Template> {
