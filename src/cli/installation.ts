@@ -17,6 +17,10 @@ export const PLACES = {
   unit: "/etc/systemd/system/fluxvm.service",
 } as const;
 
+const UNIT = "fluxvm.service";
+/** It first finds every sandbox again that it had. */
+const START_TIMEOUT_MS = 120_000;
+
 export interface Step {
   /** What the step does, as a sentence without a full stop. */
   readonly text: string;
@@ -71,8 +75,8 @@ export async function installSteps(options: InstallOptions): Promise<readonly St
     });
   }
   if (await systemdRuns(options.root)) {
-    steps.push(systemctl("daemon-reload"), systemctl("enable", "fluxvm.service"));
-    if (options.start) steps.push(systemctl("restart", "fluxvm.service"));
+    steps.push(systemctl("daemon-reload"), systemctl("enable", UNIT));
+    if (options.start) steps.push(systemctl("restart", UNIT), answers(at(PLACES.config)));
   }
   return steps;
 }
@@ -89,7 +93,7 @@ export async function uninstallSteps({ root, purge }: UninstallOptions): Promise
   if (purge) await refuseWithSandboxes(at(PLACES.stateDir));
   const steps: Step[] = [];
   const systemd = await systemdRuns(root);
-  if (systemd && (await exists(PLACES.unit))) steps.push(systemctl("disable", "--now", "fluxvm.service"));
+  if (systemd && (await exists(PLACES.unit))) steps.push(systemctl("disable", "--now", UNIT));
   for (const path of [PLACES.unit, PLACES.program]) {
     if (await exists(at(path))) steps.push({ text: `remove ${at(path)}`, take: () => rm(at(path), { force: true }) });
   }
@@ -121,6 +125,29 @@ function directory(path: string, mode: number): Step {
       if (made !== undefined) await chmod(path, mode);
     },
   };
+}
+
+function answers(config: string): Step {
+  return {
+    text: "wait until the agent listens",
+    take: async () => {
+      const [{ loadConfig }, { untilListening }] = await Promise.all([
+        import("../config/load.ts"),
+        import("./listener.ts"),
+      ]);
+      // As the unit has it: without what this command's environment says.
+      const { listen } = (await loadConfig(config, {})).config;
+      await untilListening(listen, START_TIMEOUT_MS, assertNotFailed);
+    },
+  };
+}
+
+async function assertNotFailed(): Promise<void> {
+  const failed = await runTool(["systemctl", "is-failed", "--quiet", UNIT]).then(
+    () => true,
+    () => false,
+  );
+  if (failed) throw new Error(`the agent did not start; journalctl -u ${UNIT} says why`);
 }
 
 function systemctl(...args: string[]): Step {
