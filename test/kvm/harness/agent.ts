@@ -6,16 +6,18 @@ import type { Finished, KvmHost } from "../host/machine.ts";
 
 /** The agent's port inside; hosts of such agents are booted with it forwarded. */
 export const AGENT_PORT = 7788;
-const FOLDER = "/var/lib/fluxvm-test";
+/** Its directory inside. */
+export const AGENT_FOLDER = "/var/lib/fluxvm-test";
 /** Not the default: an agent installed on the same host has that. */
 export const UID_BASE = 1_000_000;
-const START_TIMEOUT_MS = 60_000;
+// A bound for a hang: on a busy machine the emulated one gets little of it.
+const START_TIMEOUT_MS = 5 * 60_000;
 const POLL_MS = 100;
 
 /** `procbox`: more lines for the process sandboxes' section. */
 const configuration = (procbox: string): string => `listen = "0.0.0.0:${AGENT_PORT}"
-state_dir = "${FOLDER}/state"
-run_dir = "${FOLDER}/run"
+state_dir = "${AGENT_FOLDER}/state"
+run_dir = "${AGENT_FOLDER}/run"
 [auth]
 tokens = [{ token = "${ADMIN_TOKEN}", role = "admin", name = "admin" }]
 [storage]
@@ -38,7 +40,10 @@ export class KvmAgent extends AgentClient {
     const keep = (bytes: Uint8Array): void => {
       this.#log += Buffer.from(bytes).toString();
     };
-    this.#job = host.start(["fluxctl", "serve", "--config", `${FOLDER}/config.toml`], { output: keep, errors: keep });
+    this.#job = host.start(["fluxctl", "serve", "--config", `${AGENT_FOLDER}/config.toml`], {
+      output: keep,
+      errors: keep,
+    });
     this.#job.endInput();
   }
 
@@ -46,8 +51,8 @@ export class KvmAgent extends AgentClient {
   static async start(host: KvmHost, procbox = ""): Promise<KvmAgent> {
     const port = host.ports.get(AGENT_PORT);
     if (port === undefined) throw new Error("the host was booted without the agent's port");
-    await succeed(host, ["mkdir", "-p", "-m", "711", FOLDER]);
-    await host.write(`${FOLDER}/config.toml`, Buffer.from(configuration(procbox)), 0o600);
+    await succeed(host, ["mkdir", "-p", "-m", "711", AGENT_FOLDER]);
+    await host.write(`${AGENT_FOLDER}/config.toml`, Buffer.from(configuration(procbox)), 0o600);
     const agent = new KvmAgent(host, port);
     const deadline = performance.now() + START_TIMEOUT_MS;
     while (!(await agent.#answers())) {
@@ -69,7 +74,12 @@ export class KvmAgent extends AgentClient {
 
   /** What the agent's sandboxes have left on the machine. The machine has the repository inside. */
   async trace(): Promise<HostTrace> {
-    const agent = { dir: FOLDER, stateDir: `${FOLDER}/state`, runDir: `${FOLDER}/run`, uidBase: UID_BASE };
+    const agent = {
+      dir: AGENT_FOLDER,
+      stateDir: `${AGENT_FOLDER}/state`,
+      runDir: `${AGENT_FOLDER}/run`,
+      uidBase: UID_BASE,
+    };
     const { output } = await succeed(this.host, ["bun", "test/kvm/harness/trace.ts", JSON.stringify(agent)]);
     return JSON.parse(Buffer.from(output).toString()) as HostTrace;
   }
