@@ -9,6 +9,7 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, recvmsg, sendmsg,
     socketpair,
 };
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -18,6 +19,12 @@ use tokio::io::unix::AsyncFd;
 /// First byte of a packet: the body follows, or it is in a memory file, the last descriptor.
 const INLINE: u8 = 0;
 const IN_FILE: u8 = 1;
+
+thread_local! {
+    /// Where packets arrive. Made once: to clear as much for each packet costs more than the packet, and in a process
+    /// that forks for each it has every page copied.
+    static ARRIVAL: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_BYTES_MAX]);
+}
 
 /// A received packet.
 pub struct Packet {
@@ -136,9 +143,16 @@ async fn when_readable<T>(
 }
 
 fn receive_parts(socket: BorrowedFd<'_>, space: Option<&mut [u8]>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    ARRIVAL.with_borrow_mut(|buffer| receive_into(buffer, socket, space))
+}
+
+fn receive_into(
+    buffer: &mut [u8],
+    socket: BorrowedFd<'_>,
+    space: Option<&mut [u8]>,
+) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let wants_descriptors = space.is_some();
-    let mut buffer = vec![0; PACKET_BYTES_MAX];
-    let mut slices = [IoSliceMut::new(&mut buffer)];
+    let mut slices = [IoSliceMut::new(buffer)];
     let message = match recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut slices, space, MsgFlags::MSG_CMSG_CLOEXEC) {
         Ok(message) => message,
         Err(Errno::ECONNRESET) => return Ok(None),
@@ -157,11 +171,7 @@ fn receive_parts(socket: BorrowedFd<'_>, space: Option<&mut [u8]>) -> io::Result
     if flags.contains(MsgFlags::MSG_TRUNC) || (wants_descriptors && flags.contains(MsgFlags::MSG_CTRUNC)) {
         return Err(malformed());
     }
-    if length == 0 {
-        return Ok(None);
-    }
-    buffer.truncate(length);
-    Ok(Some((buffer, descriptors)))
+    Ok((length > 0).then(|| (buffer[..length].to_vec(), descriptors)))
 }
 
 fn read_file(file: &File) -> io::Result<Vec<u8>> {
