@@ -9,6 +9,8 @@ import { buildMicro } from "./micro-machine.ts";
 import { TestSandbox } from "./sandbox.ts";
 
 const COMMAND_SECONDS = 60;
+/** Emulated machines boot slowly beside others. */
+const READY_SECONDS = 240;
 
 export interface MachineRecord {
   readonly state: string;
@@ -33,8 +35,9 @@ export class MachineStation implements AsyncDisposable {
     // The machine's own user reads its kernel and its image.
     await chmod(directory, 0o711);
     const template = await buildMicro(directory, "micro");
-    const templates = `[sandbox]\ntemplates_dir = "${join(directory, "templates")}"\n`;
-    const agent = await TestAgent.start({ ...options, sections: templates + (options.sections ?? "") });
+    const templates = `templates_dir = "${join(directory, "templates")}"`;
+    const sections = `[sandbox]\n${templates}\nready_timeout_secs = ${READY_SECONDS}\n${options.sections ?? ""}`;
+    const agent = await TestAgent.start({ ...options, sections });
     await before(agent);
     const machine = await TestSandbox.fromTemplate(agent, "micro");
     return new MachineStation(directory, template, agent, machine);

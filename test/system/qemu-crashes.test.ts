@@ -1,6 +1,7 @@
 // Virtual machines that end by violence, and agents that do at every step of what they do with one: who waits is told at once,
 // and nothing is lost or left.
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { CRASH_POINTS } from "../../src/sandbox/crash-points.ts";
 import { ADMIN_TOKEN, type TestAgent } from "../harness/agent.ts";
 import { framesOf, MSGPACK_STREAM, type StreamFrame, TestExecution } from "../harness/execution.ts";
 import { type HostTrace, traceHost } from "../harness/host.ts";
@@ -148,5 +149,123 @@ describe.each([
     expect(await asked).toEqual([409, "SANDBOX_GONE"]);
     expect(await output("cat /root/kept")).toBe("kept\n");
     expect(await agent.json("GET", `${machine.path}/snapshots`)).toMatchObject({ status: 200, body: { items: [] } });
+  });
+});
+
+/** What passes a step on its way, after a machine was made. */
+const WAYS: Readonly<Record<string, (made: TestSandbox) => Promise<unknown>>> = {
+  pause: (made) => agent.json("POST", `${made.path}/pause`),
+  resume: async (made) => {
+    await agent.json("POST", `${made.path}/pause`);
+    await agent.json("POST", `${made.path}/resume`);
+  },
+  stop: (made) => agent.json("POST", `${made.path}/stop`),
+  start: async (made) => {
+    await agent.json("POST", `${made.path}/stop`);
+    await agent.json("POST", `${made.path}/start`);
+  },
+  remove: (made) => made.delete(),
+  lease: (made) => made.delete(),
+  ended: async (made) => {
+    const { body } = await agent.json<{ pid: number }>("GET", made.path);
+    process.kill(body.pid, "SIGKILL");
+  },
+};
+
+/** Steps of process sandboxes, of failed creates and of change-sets; other suites crash there. */
+const OTHER_SUITES = /^create\.(undone|gone)$|^(dry-run|baseline)\./;
+/** One of each kind; the rest is part of the full run. */
+const USUAL = ["ledger.made", "create.launched", "resume.thawed", "start.launched", "stop.ended", "remove.ended"];
+const isFull = process.env.FLUXVM_TEST_FULL === "1";
+const STEPS = CRASH_POINTS.filter((point) => (isFull ? !OTHER_SUITES.test(point) : USUAL.includes(point)));
+
+describe("an agent that is killed", () => {
+  let settled: TestSandbox;
+  let beside: HostTrace;
+
+  beforeAll(async () => {
+    await machine.delete();
+    expect(await traceHost(agent)).toEqual(before);
+    // It keeps the pool of the volumes where it is.
+    settled = await TestSandbox.create(agent);
+    beside = await traceHost(agent);
+  });
+
+  test.each(STEPS)("at %s leaves machines that are whole, or nothing", async (point) => {
+    const way = WAYS[point.split(".")[0] ?? ""];
+    const made = way === undefined ? null : await TestSandbox.fromTemplate(agent, "micro");
+    await agent.stop();
+    await agent.start({ FLUXVM_TEST_CRASH_AT: point });
+    const crashed = agent.exited.then(() => "crashed");
+    const life = (made === null ? TestSandbox.fromTemplate(agent, "micro") : way?.(made))?.catch(() => undefined);
+    const outcome = await Promise.race([crashed, life?.then(() => Promise.race([crashed, Bun.sleep(10_000)]))]);
+    expect([point, outcome]).toEqual([point, "crashed"]);
+    await agent.kill9();
+    await agent.start();
+
+    const list = await agent.json<{ items: { id: string; state: string; pid: number | null }[] }>(
+      "GET",
+      "/v1/sandboxes",
+    );
+    for (const { id, state, pid } of list.body.items) {
+      if (id === settled.id) continue;
+      const path = `/v1/sandboxes/${id}`;
+      expect(["ready", "stopped", "failed", "paused"]).toContain(state);
+      expect([state, pid === null]).toEqual([state, state === "stopped" || state === "failed"]);
+      if (pid === null) expect((await agent.json("POST", `${path}/start`)).status).toBe(200);
+      const ran = await agent.json("POST", `${path}/process`, { command: "echo ok", timeout_seconds: SECONDS });
+      expect(ran).toMatchObject({ status: 200, body: { stdout: "ok\n" } });
+      expect((await agent.json("DELETE", path)).status).toBe(204);
+    }
+    expect(await traceHost(agent)).toEqual(beside);
+  });
+
+  test("in the middle of snapshots and restores loses no machine, and no snapshot that was there", async () => {
+    const made = await TestSandbox.fromTemplate(agent, "micro");
+    const tags = async () => {
+      const { body } = await agent.json<{ items: { tag: string }[] }>("GET", `${made.path}/snapshots`);
+      return body.items.map(({ tag }) => tag);
+    };
+    const state = async () => (await agent.json<{ state: string }>("GET", made.path)).body.state;
+    const post = async (name: string, body?: unknown): Promise<string | undefined> =>
+      (await agent.json<{ code?: string }>("POST", `${made.path}/${name}`, body)).body.code;
+    const killedIn = async (request: () => Promise<unknown>, afterMs: number) => {
+      const asked = request().catch(() => undefined);
+      await Bun.sleep(afterMs);
+      await restartAgent();
+      await asked;
+    };
+    await made.write("root/f", "first");
+    // A restore that is cut leaves the disk of the snapshot without its memory.
+    await made.run("sync");
+    expect(await post("snapshot", { tag: "kept" })).toBeUndefined();
+    await made.write("root/f", "second");
+    for (const afterMs of [0, 30, 100, 300, 1000]) {
+      await killedIn(() => post("snapshot", { tag: "cut" }), afterMs);
+      expect(await state()).toBe("ready");
+      expect(await made.read("root/f")).toBe("second");
+      // It is whole, or it is not there.
+      expect([["kept"], ["kept", "cut"]]).toContainEqual(await tags());
+      await killedIn(() => agent.json("DELETE", `${made.path}/snapshots/cut`), afterMs);
+      expect(await state()).toBe("ready");
+      expect([["kept"], ["kept", "cut"]]).toContainEqual(await tags());
+      if ((await tags()).length === 2) {
+        expect((await agent.json("DELETE", `${made.path}/snapshots/cut`)).status).toBe(204);
+      }
+    }
+    for (const afterMs of [0, 100, 400, 1500, 4000]) {
+      expect(await post("stop")).toBeUndefined();
+      await killedIn(() => post("restore", { tag: "kept" }), afterMs);
+      expect(["ready", "stopped"]).toContain(await state());
+      expect(await tags()).toEqual(["kept"]);
+      expect(await post("start")).toBeUndefined();
+      expect(["first", "second"]).toContain(await made.read("root/f"));
+      await made.write("root/f", "second");
+    }
+    expect(await post("stop")).toBeUndefined();
+    expect(await post("restore", { tag: "kept" })).toBeUndefined();
+    expect(await made.read("root/f")).toBe("first");
+    await made.delete();
+    expect(await traceHost(agent)).toEqual(beside);
   });
 });
