@@ -1,3 +1,4 @@
+// The journal of rows: what is found again, where texts were cut, files were replaced or an agent was killed.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";

@@ -1,3 +1,4 @@
+// Rows of executions over agent processes: as they were left, as an earlier layout had them, and what makes no sense.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
