@@ -307,7 +307,7 @@ class QemuDriver {
     const { pid } = helper.identity;
     log.info({ sandbox: sandboxId, pid, disk_ms: Math.round(diskMs) }, "virtual machine started");
     void monitor.guestListens.then((atUnixMs) =>
-      log.info({ sandbox: sandboxId, at: new Date(atUnixMs).toISOString() }, "guest agent listens"),
+      log.info({ sandbox: sandboxId, at_unix_ms: atUnixMs }, "guest agent listens"),
     );
   }
 

@@ -78,7 +78,7 @@ export async function bootByAgent(
     await sandbox.run("true");
     const ran = unixMs();
     const started = await logLine(agent, sandbox.id, "virtual machine started");
-    const listens = Date.parse(String((await logLine(agent, sandbox.id, "guest agent listens")).at));
+    const listens = Number((await logLine(agent, sandbox.id, "guest agent listens")).at_unix_ms);
     return bootOf({
       asked,
       began: await trace.beganUnixMs(reply.body.pid),
