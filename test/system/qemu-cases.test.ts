@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { TestAgent } from "../harness/agent.ts";
 import { TestExecution } from "../harness/execution.ts";
+import { traceHost } from "../harness/host.ts";
 import { MachineStation, until } from "../harness/machine-station.ts";
 import type { TestSandbox } from "../harness/sandbox.ts";
 import { TcpClient } from "../harness/tcp.ts";
@@ -146,6 +147,24 @@ describe("F2: names and directories", () => {
       await rm(refused.dir, { recursive: true });
     }
   });
+});
+
+test("a machine whose guest agent does not answer in time is given up, and nothing of it is left", async () => {
+  const sections = [
+    `[sandbox]\ntemplates_dir = "${join(station.directory, "templates")}"\nready_timeout_secs = 1`,
+    // No emulated kernel is that fast.
+    '[plugins.backend.qemu]\naccel = "tcg"',
+  ];
+  const hasty = await TestAgent.start({ sections: sections.join("\n") });
+  try {
+    const created = await hasty.json("POST", "/v1/sandboxes?ready=exec", { template: "micro" });
+    // Whoever waits for the answer and whoever tries to connect give up at the same time.
+    expect(["DEADLINE_EXCEEDED", "GUEST_UNREACHABLE"]).toContain(String(created.body.code));
+    expect((await hasty.json("GET", "/v1/sandboxes")).body).toMatchObject({ items: [] });
+    expect((await traceHost(hasty)).processes).toEqual([]);
+  } finally {
+    await hasty.dispose();
+  }
 });
 
 describe("a machine that was put back", () => {

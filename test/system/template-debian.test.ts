@@ -1,18 +1,23 @@
 // A template of a whole distribution: built twice, and a machine that boots from it. It takes minutes, so it is part of
 // the full run only.
 import { expect, test } from "bun:test";
-import { mkdtemp, rm } from "node:fs/promises";
+import { chmod, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { TestAgent } from "../harness/agent.ts";
 import { build, MicroMachine, HOSTNAME } from "../harness/micro-machine.ts";
 
 const TIMEOUT_MS = 30 * 60_000;
 const END_TIMEOUT_MS = 60_000;
 const SIZE_MIB = 1024;
+const READY_SECONDS = 900;
+const POOL_MIB = 4096;
 const root = { kind: "debian", suite: null } as const;
 
 async function bootsAndIsTheSameAgain(): Promise<void> {
   const directory = await mkdtemp(join(tmpdir(), "fluxvm-debian-"));
+  // The machine's own user reads its kernel and its image.
+  await chmod(directory, 0o711);
   try {
     const template = await build(directory, "first", root, SIZE_MIB);
     const again = await build(directory, "second", root, SIZE_MIB);
@@ -32,8 +37,24 @@ async function bootsAndIsTheSameAgain(): Promise<void> {
     await channel.shutdown(100);
     expect(await machine.ended(END_TIMEOUT_MS)).toBe(0);
     channel.close();
+    await bootsInTimeForItsAgent(join(directory, "templates"));
   } finally {
     await rm(directory, { recursive: true });
+  }
+}
+
+/** Emulated it takes longer than a machine may take unless the agent is told. */
+async function bootsInTimeForItsAgent(templates: string): Promise<void> {
+  const sections = `[sandbox]\ntemplates_dir = "${templates}"\nready_timeout_secs = ${READY_SECONDS}`;
+  const agent = await TestAgent.start({ sections, poolMib: POOL_MIB });
+  try {
+    const created = await agent.json<{ phases: Record<string, number> }>("POST", "/v1/sandboxes?ready=exec", {
+      template: "first",
+    });
+    expect(created).toMatchObject({ status: 201, body: { state: "ready" } });
+    expect(created.body.phases.create_done_ms).toBeLessThan(READY_SECONDS * 1000);
+  } finally {
+    await agent.dispose();
   }
 }
 
