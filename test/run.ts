@@ -62,7 +62,7 @@ const TIERS: Readonly<Record<string, readonly Step[]>> = {
     { name: "host library", argv: CARGO_TEST, folder: "native", count: "cargo", timeoutMs: 10 * MINUTE_MS },
   ],
   system: [{ name: "system", argv: bunTest("test/system"), count: "bun", timeoutMs: 25 * MINUTE_MS }],
-  kvm: [{ name: "KVM hosts (emulated)", argv: bunTest("test/kvm"), count: "bun", timeoutMs: 25 * MINUTE_MS }],
+  kvm: [{ name: "KVM hosts (emulated)", argv: bunTest("test/kvm"), count: "bun", timeoutMs: 40 * MINUTE_MS }],
   bench: [
     {
       name: "benchmarks start and report",
