@@ -22,7 +22,7 @@ afterEach(async () => {
 async function begin(before: readonly string[] = []) {
   const failures: unknown[] = [];
   const live: string[] = [];
-  const journal = new Journal(directory, { live: () => live, failing: (error) => failures.push(error) });
+  const journal = new Journal(directory, { live: () => [...live], failing: (error) => failures.push(error) });
   open.push(journal);
   const names = await readdir(directory).catch(() => []);
   const found: string[] = [];
@@ -156,7 +156,8 @@ test("an agent that is killed at any moment has written everything that it said 
   const killed = `
     const { Journal } = await import(${JSON.stringify(join(import.meta.dir, "journal.ts"))});
     const live = [];
-    const journal = new Journal(${JSON.stringify(directory)}, { live: () => live, failing: (error) => { throw error; } });
+    // A copy: what is shifted out while it is gone through must not hide another.
+    const journal = new Journal(${JSON.stringify(directory)}, { live: () => [...live], failing: (error) => { throw error; } });
     const names = await (await import("node:fs/promises")).readdir(${JSON.stringify(directory)}).catch(() => []);
     for await (const text of journal.read(names, [])) live.push(text);
     const run = process.argv.at(-1);
