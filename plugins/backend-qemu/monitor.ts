@@ -2,7 +2,6 @@
 import type { Snapshot } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
-import { pause } from "../host/pause.ts";
 import { ROOT_NODE } from "./arguments.ts";
 import { type DiskLimits, throttleArguments } from "./disk-limits.ts";
 import { snapshotsOf } from "./disk-tool.ts";
@@ -129,12 +128,16 @@ export class Monitor {
   }
 
   /** Rejects with `DEADLINE_EXCEEDED` when QEMU listens to nobody for `timeoutMs`. */
-  #reached(timeoutMs: number): Promise<Qmp> {
-    const silent = async (): Promise<never> => {
-      await pause(timeoutMs);
-      throw new AgentError("DEADLINE_EXCEEDED", `QEMU has not listened for ${timeoutMs} ms`);
-    };
-    return Promise.race([this.#connection, silent()]);
+  async #reached(timeoutMs: number): Promise<Qmp> {
+    const silence = Promise.withResolvers<never>();
+    const timer = setTimeout(() => {
+      silence.reject(new AgentError("DEADLINE_EXCEEDED", `QEMU has not listened for ${timeoutMs} ms`));
+    }, timeoutMs);
+    try {
+      return await Promise.race([this.#connection, silence.promise]);
+    } finally {
+      clearTimeout(timer);
+    }
   }
 
   async #has(tag: string): Promise<boolean> {

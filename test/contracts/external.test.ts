@@ -11,6 +11,7 @@ import { pluginTypes, TYPES_PATH } from "../../src/registry/generate-types.ts";
 import * as pluginApi from "../../src/registry/plugin-api.ts";
 import type { PluginReport } from "../../src/registry/report.ts";
 import { TestAgent } from "../harness/agent.ts";
+import { ended } from "../harness/program.ts";
 import { describeConformance } from "./conformance.ts";
 
 const ROOT = join(import.meta.dir, "../..");
@@ -24,9 +25,8 @@ beforeAll(async () => {
 afterAll(() => rm(directory, { recursive: true, force: true }));
 
 async function run(...argv: string[]): Promise<{ status: number; output: string }> {
-  const child = Bun.spawn(argv, { cwd: directory, stdout: "pipe", stderr: "pipe" });
-  const [out, err] = await Promise.all([new Response(child.stdout).text(), new Response(child.stderr).text()]);
-  return { status: await child.exited, output: out + err };
+  const { out, err, status } = await ended(argv, { folder: directory });
+  return { status, output: out + err };
 }
 
 const { definition, conformance } = await importPluginFile(EXAMPLE);

@@ -2,6 +2,7 @@
 // lets a small workload change files, says what changed, shows a dry-run that changes nothing and an attempt to read
 // /etc/shadow that fails, and cleans up. Every step is a command that is printed before it runs.
 import { ADMIN_TOKEN, FLUXCTL, TestAgent } from "../harness/agent.ts";
+import { ended } from "../harness/program.ts";
 
 const colour = process.stdout.isTTY === true;
 const bold = (text: string): string => (colour ? `\x1b[1m${text}\x1b[0m` : text);
@@ -28,22 +29,15 @@ async function fluxctl(args: readonly string[], expected: number, input = ""): P
     /^[\w./:=-]+$/.test(arg) ? arg : `'${arg.split("\n")[0]}${arg.includes("\n") ? " …" : ""}'`,
   );
   process.stdout.write(dim(`$ fluxctl ${shown.join(" ")}\n`));
-  const child = Bun.spawn([FLUXCTL, ...args], {
-    env: { PATH: process.env.PATH ?? "", FLUXVM_URL: agent.url, FLUXVM_TOKEN: ADMIN_TOKEN },
-    stdin: new TextEncoder().encode(input),
-    stdout: "pipe",
-    stderr: "pipe",
+  const { out, err, status } = await ended([FLUXCTL, ...args], {
+    env: { PATH: process.env.PATH, FLUXVM_URL: agent.url, FLUXVM_TOKEN: ADMIN_TOKEN },
+    input: new Blob([input]),
   });
-  const [out, err, code] = await Promise.all([
-    new Response(child.stdout).text(),
-    new Response(child.stderr).text(),
-    child.exited,
-  ]);
   process.stdout.write(out);
   process.stdout.write(err);
-  if (code !== expected) {
+  if (status !== expected) {
     failed = true;
-    process.stdout.write(bold(`  exit status ${code}, expected ${expected}\n`));
+    process.stdout.write(bold(`  exit status ${status}, expected ${expected}\n`));
   }
   return out;
 }

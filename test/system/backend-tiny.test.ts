@@ -9,6 +9,7 @@ import { createGuestConnector } from "../../src/guest/connector.ts";
 import { importPluginFile } from "../../src/registry/external.ts";
 import { hostFacts, silentLog } from "../../src/registry/testing.ts";
 import { ADMIN_TOKEN, FLUXCTL, TestAgent } from "../harness/agent.ts";
+import { outputOf } from "../harness/program.ts";
 
 setDefaultTimeout(300_000);
 
@@ -37,24 +38,15 @@ function isCommand(line: string): boolean {
 async function shell(lines: readonly string[], files: Readonly<Record<string, string>> = {}): Promise<string> {
   const places = (text: string) => text.replaceAll(PLUGINS, plugins).replaceAll(TEMPLATES, templates);
   for (const [name, content] of Object.entries(files)) await Bun.write(join(agent.dir, name), places(content));
-  const child = Bun.spawn(["sh", "-euc", places(lines.join("\n"))], {
-    cwd: agent.dir,
+  return outputOf(["sh", "-euc", places(lines.join("\n"))], {
+    folder: agent.dir,
     env: {
       PATH: `${agent.dir}:${process.env.PATH}`,
       FLUXVM_CONFIG: agent.configPath,
       FLUXVM_URL: agent.url,
       FLUXVM_TOKEN: ADMIN_TOKEN,
     },
-    stdout: "pipe",
-    stderr: "pipe",
   });
-  const [out, err, code] = await Promise.all([
-    new Response(child.stdout).text(),
-    new Response(child.stderr).text(),
-    child.exited,
-  ]);
-  if (code !== 0) throw new Error(`${lines.join("; ")}: ${code} ${out} ${err}`);
-  return out;
 }
 
 beforeAll(async () => {

@@ -4,21 +4,13 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { FLUXCTL } from "../harness/agent.ts";
+import { outputOf } from "../harness/program.ts";
 
 const isRoot = process.getuid?.() === 0;
 const CACHE = join(import.meta.dir, "../../.cache/bare-root");
 let root = "";
 
-async function succeed(...argv: string[]): Promise<string> {
-  const child = Bun.spawn(argv, { stdout: "pipe", stderr: "pipe" });
-  const [out, err, code] = await Promise.all([
-    new Response(child.stdout).text(),
-    new Response(child.stderr).text(),
-    child.exited,
-  ]);
-  if (code !== 0) throw new Error(`${argv.join(" ")}: exit ${code}\n${out}${err}`);
-  return out;
-}
+const succeed = (...argv: string[]): Promise<string> => outputOf(argv);
 
 /** Runs a script in the root with its own mounts and processes; both vanish with it. */
 function inside(script: string): Promise<string> {

@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { FluxVm, type Sandbox, type WatchFrame } from "../../sdk/typescript/client.ts";
 import { ADMIN_TOKEN, TestAgent } from "../harness/agent.ts";
+import { ended } from "../harness/program.ts";
 import { Relay } from "../harness/relay.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
 
@@ -206,8 +207,7 @@ test("Node runs it", async () => {
     const gone = await new FluxVm({ url: "http://127.0.0.1:2" }).health().catch((error) => error);
     console.log(gone.name, gone.message);
   `;
-  const child = Bun.spawn(["node", "--input-type=module", "-e", script], { stdout: "pipe", stderr: "pipe" });
-  const [out, err] = await Promise.all([new Response(child.stdout).text(), new Response(child.stderr).text()]);
+  const { out, err, status } = await ended(["node", "--input-type=module", "-e", script]);
   expect(err).toBe("");
   expect(out.split("\n")).toEqual([
     "exit 3",
@@ -218,5 +218,5 @@ test("Node runs it", async () => {
     "UnreachableError cannot reach the agent at http://127.0.0.1:2: connection refused; is it running?",
     "",
   ]);
-  expect(await child.exited).toBe(0);
+  expect(status).toBe(0);
 }, 30_000);

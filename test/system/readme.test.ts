@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { join } from "node:path";
 import { ADMIN_TOKEN, TestAgent } from "../harness/agent.ts";
+import { ended } from "../harness/program.ts";
 
 const CLIENT = join(import.meta.dir, "../../sdk/typescript");
 
@@ -19,12 +20,9 @@ test("the example runs as it is written", async () => {
     script,
     example!.replace("./client.ts", join(CLIENT, "client.ts")).replace("http://127.0.0.1:7788", agent.url),
   );
-  const child = Bun.spawn([process.execPath, script], {
-    env: { PATH: process.env.PATH ?? "", HOME: agent.dir, FLUXVM_TOKEN: ADMIN_TOKEN },
-    stdout: "pipe",
-    stderr: "pipe",
+  const { out, err } = await ended([process.execPath, script], {
+    env: { PATH: process.env.PATH, HOME: agent.dir, FLUXVM_TOKEN: ADMIN_TOKEN },
   });
-  const [out, err] = await Promise.all([new Response(child.stdout).text(), new Response(child.stderr).text()]);
   expect([err, out]).toEqual(["", "hello\nexit code 0\n"]);
   expect((await agent.json<{ items: unknown[] }>("GET", "/v1/sandboxes")).body.items).toEqual([]);
 }, 30_000);
