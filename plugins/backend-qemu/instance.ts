@@ -60,6 +60,8 @@ export class MachineInstance implements Instance {
   #channel: Promise<GuestChannel> | null = null;
   /** The channel once it is there. */
   #reached: GuestChannel | null = null;
+  /** Aborted when there is nothing to reach any more, or nobody who wants to. */
+  readonly #lettingGo = new AbortController();
   #watching = true;
   #gone = false;
   /** Why this agent ended the machine by itself, if it did. */
@@ -102,7 +104,7 @@ export class MachineInstance implements Instance {
     const gone = this.ended.then(({ reason }): never => {
       throw new AgentError("SANDBOX_GONE", `the virtual machine ended: ${reason}`);
     });
-    const options = { token, connectTimeoutMs: readyTimeoutMs };
+    const options = { token, connectTimeoutMs: readyTimeoutMs, signal: this.#lettingGo.signal };
     const connected =
       cid === null
         ? guest.unix({ ...options, path: join(socketDir, AGENT_SOCKET), device: true })
@@ -171,6 +173,7 @@ export class MachineInstance implements Instance {
   }
 
   #letGo(): void {
+    this.#lettingGo.abort();
     this.#reached?.close();
     this.#reached = null;
     this.#channel = null;

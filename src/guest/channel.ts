@@ -29,8 +29,11 @@ import { manifest } from "./manifest.ts";
 import type { Fields } from "./msgpack.ts";
 import { ConnectedPorts } from "./ports.ts";
 
+/** Opens another connection to the same guest agent; need not go on once the channel is closed. */
+type Reconnect = (isClosed: () => boolean) => Promise<GuestConnection>;
+
 export class WarmChannel implements GuestChannel {
-  readonly #reconnect: () => Promise<GuestConnection>;
+  readonly #reconnect: Reconnect;
   #connection: GuestConnection;
   #connecting: Promise<GuestConnection> | null = null;
   #closed = false;
@@ -44,8 +47,7 @@ export class WarmChannel implements GuestChannel {
     },
   };
 
-  /** `reconnect` opens another connection to the same guest agent. */
-  constructor(connection: GuestConnection, reconnect: () => Promise<GuestConnection>) {
+  constructor(connection: GuestConnection, reconnect: Reconnect) {
     this.#connection = connection;
     this.#reconnect = reconnect;
   }
@@ -140,7 +142,7 @@ export class WarmChannel implements GuestChannel {
   }
 
   async #openOnce(): Promise<GuestConnection> {
-    const connection = await this.#reconnect();
+    const connection = await this.#reconnect(() => this.#closed);
     this.#connection = connection;
     // Closed while the connection was being made.
     if (this.#closed) this.close();

@@ -14,47 +14,67 @@ const RETRY_MAX_MS = 10;
 
 const defaultHeartbeat: Heartbeat = { idleMs: limits.guestIdleMs, pongTimeoutMs: limits.guestPongTimeoutMs };
 
+/** What a failure to connect means on one kind of link. */
+interface Patience {
+  /** How long the first attempt may take; each further one may take twice as long as the one before. */
+  readonly attemptMs: number;
+  /** Whether a guest agent that was reached and refuses now has ended. */
+  readonly isRefusalFinal: boolean;
+}
+
+/** Whoever holds the other end of a socket of the host tells at once that it is there no more. */
+const ofSockets: Patience = { attemptMs: Number.POSITIVE_INFINITY, isRefusalFinal: true };
+/**
+ * A machine may be slow to take a connection, and one that comes back from a snapshot forgets those that it has taken
+ * without telling the host, which then hears nothing however long it waits.
+ */
+const ofLinks: Patience = { attemptMs: 2_000, isRefusalFinal: false };
+
 /** `heartbeat` is for guests that are slower than a process on the same host, and for tests. */
 export function createGuestConnector(heartbeat: Heartbeat = defaultHeartbeat): GuestConnector {
-  const connect = async (endpoint: Endpoint, options: ConnectOptions): Promise<GuestChannel> => {
-    const { connectTimeoutMs, onCut = () => undefined } = options;
-    const connection = await connectWithRetries(endpoint, connectTimeoutMs, heartbeat);
+  const connect = async (endpoint: Endpoint, options: ConnectOptions, patience: Patience): Promise<GuestChannel> => {
+    const { connectTimeoutMs, onCut = () => undefined, signal } = options;
+    const persist = (isOver: () => boolean): Promise<GuestConnection | null> =>
+      connectWithRetries(endpoint, connectTimeoutMs, heartbeat, { ...patience, isOver });
+    const connection = await persist(() => signal?.aborted === true);
     if (connection === null) return new LineChannel(endpoint);
     connection.whenEnded(onCut);
-    return new WarmChannel(connection, async () => {
-      const next = await reconnect(endpoint, connectTimeoutMs, heartbeat);
+    return new WarmChannel(connection, async (isClosed) => {
+      const next = patience.isRefusalFinal
+        ? await shakeHands(endpoint, connectTimeoutMs, heartbeat)
+        : await persist(isClosed);
+      if (next === null) throw guestUnreachable("the guest agent speaks version 1 now");
       next.whenEnded(onCut);
       return next;
     });
   };
   return {
     unix: ({ path, device = false, ...options }) =>
-      connect({ open: unixLink(path), token: options.token, device }, options),
-    through: ({ open, ...options }) => connect({ open, token: options.token }, options),
+      connect({ open: unixLink(path), token: options.token, device }, options, ofSockets),
+    through: ({ open, ...options }) => connect({ open, token: options.token }, options, ofLinks),
   };
 }
 
+/** Tries until the guest agent answers, the time has passed or it is over; rejects with the last failure then. */
 async function connectWithRetries(
   endpoint: Endpoint,
   timeoutMs: number,
   heartbeat: Heartbeat,
+  limit: { readonly attemptMs: number; readonly isOver: () => boolean },
 ): Promise<GuestConnection | null> {
   const deadlineMs = performance.now() + timeoutMs;
+  let { attemptMs } = limit;
   for (let pauseMs = RETRY_FIRST_MS; ; pauseMs = Math.min(2 * pauseMs, RETRY_MAX_MS)) {
     const leftMs = Math.max(1, deadlineMs - performance.now());
+    const beganMs = performance.now();
     try {
-      return await shakeHands(endpoint, Math.ceil(leftMs), heartbeat);
+      return await shakeHands(endpoint, Math.ceil(Math.min(leftMs, attemptMs)), heartbeat);
     } catch (error) {
       const failure = asAgentError(error);
       if (failure.code !== "GUEST_UNREACHABLE" || performance.now() + pauseMs >= deadlineMs) throw failure;
+      if (performance.now() - beganMs >= attemptMs) attemptMs *= 2;
       await Bun.sleep(pauseMs);
+      if (limit.isOver()) throw failure;
     }
   }
-}
-
-/** One attempt: a guest agent that was there and refuses now has ended. */
-async function reconnect(endpoint: Endpoint, timeoutMs: number, heartbeat: Heartbeat): Promise<GuestConnection> {
-  const connection = await shakeHands(endpoint, timeoutMs, heartbeat);
-  if (connection === null) throw guestUnreachable("the guest agent speaks version 1 now");
-  return connection;
 }

@@ -419,13 +419,18 @@ declare module "fluxvm/plugin" {
     readonly connectTimeoutMs: number;
     /** Called whenever a connection of the channel ends, for whatever reason: often the guest's own end. */
     readonly onCut?: () => void;
+    /** Once it is aborted, for example because the machine has ended, nobody tries any longer. */
+    readonly signal?: AbortSignal;
   }
 
   /** Makes guest channels for backends. A channel keeps one warm connection and reopens it after a cut. */
   export interface GuestConnector {
     /** `device` says that the socket leads to a byte device of the guest, such as a serial port, and not to the guest agent itself. */
     unix(options: ConnectOptions & { readonly path: string; readonly device?: boolean }): Promise<GuestChannel>;
-    /** Over whatever carries bytes to the guest agent itself. */
+    /**
+     * Over whatever carries bytes to the guest agent itself. A connection that is cut is opened again as the first was: it
+     * is tried until the time has passed, since a machine that lives may refuse for a while.
+     */
     through(options: ConnectOptions & { readonly open: OpenLink }): Promise<GuestChannel>;
   }
 
