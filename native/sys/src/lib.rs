@@ -2,6 +2,7 @@
 //! Landlock version query and the signal mask of native threads. Callers get safe functions over borrowed descriptors; nothing here keeps state.
 
 pub mod btrfs;
+pub mod guest_vm;
 mod ioctl;
 pub mod kvm;
 pub mod kvm_guest;
