@@ -1,0 +1,28 @@
+//! Virtio devices on the memory-mapped transport, version 2 of its registers. A device sees queues, events and guest
+//! memory; the transport sees registers and interrupts; one reactor thread of the virtual machine drives all of them.
+
+mod device;
+mod interrupt;
+mod persist;
+mod queue;
+mod reactor;
+mod state;
+mod status;
+mod transport;
+
+pub use device::{DeviceContext, DeviceError, DeviceKind, VirtioDevice};
+pub use interrupt::Interrupt;
+pub use queue::{Buffer, CHAIN_DESCRIPTORS_MAX, Chain, Queue, QueueError};
+pub use reactor::{EventHandler, Events, Interest, Reactor, ReactorError, Readiness};
+pub use state::{StateError, StateReader, StateWriter};
+pub use transport::{MMIO_BYTES, QUEUE_NOTIFY, VirtioMmio};
+
+/// The memory of the guest, as devices see it.
+pub type GuestRam = vm_memory::GuestMemoryMmap<()>;
+
+/// Buffers may be listed in a table of their own.
+pub const FEATURE_INDIRECT_DESCRIPTORS: u64 = 1 << 28;
+/// Each side tells the other at which index it wants to be woken.
+pub const FEATURE_EVENT_INDEX: u64 = 1 << 29;
+/// Not a legacy device.
+pub const FEATURE_VERSION_1: u64 = 1 << 32;
