@@ -55,6 +55,8 @@ export type ChangesRequest = {
 
 export type ClaimFromPool = {
   readonly name?: string;
+  /** Variables of every command in it; those of a command win. No reply and no log shows the values. */
+  readonly env?: Readonly<Record<string, string>>;
   /** Deleted this many seconds after the claim. */
   readonly ttl_seconds?: number;
   /** 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'. */
@@ -78,6 +80,8 @@ export type CreateSandbox = {
   readonly labels?: Readonly<Record<string, string>>;
   /** Deleted this many seconds after its creation. */
   readonly ttl_seconds?: number;
+  /** Variables of every command in it; those of a command win. No reply and no log shows the values. */
+  readonly env?: Readonly<Record<string, string>>;
   readonly procbox?: ProcboxLimits;
   /** Used where procbox.max_memory_mib is absent. */
   readonly memory_mib?: number;
@@ -113,6 +117,8 @@ export type CreateVm = {
   readonly labels?: Readonly<Record<string, string>>;
   /** Deleted this many seconds after its creation. */
   readonly ttl_seconds?: number;
+  /** Variables of every command in it; those of a command win. No reply and no log shows the values. */
+  readonly env?: Readonly<Record<string, string>>;
   /** `auto` (the default) or the id of a backend. */
   readonly backend?: string;
   /** Root disk on the host. */
@@ -718,5 +724,7 @@ export type VmRecord = {
   readonly isolation?: string | null;
   readonly ready_at?: string | null;
   readonly storage_bytes?: number | null;
+  /** Variables of every command; no values. */
+  readonly env_names?: readonly string[];
   readonly [name: string]: unknown;
 };

@@ -30,9 +30,9 @@ function readDependants(stateDir: string): readonly Dependant[] {
   if (!existsSync(join(stateDir, "agent.db"))) return [];
   const database = StateDatabase.open(stateDir, limits.ballastBytes);
   try {
-    const { records, pools } = database.load();
+    const { records, pools, secrets } = database.load();
     const book = new PoolBook();
-    book.restore(pools);
+    book.restore(pools, secrets);
     return dependantsOf(records.map(fromRow), book.all());
   } finally {
     database.close();

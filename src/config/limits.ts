@@ -56,6 +56,7 @@ export const limits = {
   /** How much longer than a command's own timeout the host waits for the guest agent. */
   execGraceMs: 5 * 1000,
   environmentMaxEntries: 1024,
+  sandboxEnvironmentMaxBytes: 128 * KIB,
 
   // Executions.
   executionsKeptMax: 1000,

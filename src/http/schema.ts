@@ -46,6 +46,7 @@ export const vmRecordSchema = Type.Object(
     isolation: Type.Optional(nullable(Type.String())),
     ready_at: Type.Optional(nullable(timestamp)),
     storage_bytes: Type.Optional(nullable(Type.Integer())),
+    env_names: Type.Optional(Type.Array(Type.String(), { description: "Variables of every command; no values." })),
   },
   { $id: "VmRecord", additionalProperties: true },
 );

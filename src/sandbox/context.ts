@@ -76,6 +76,7 @@ export class Context {
     const workspace = this.places.instanceDir(record.id);
     return toVmRecord(record, {
       runningCommands: sandbox.runningCommands,
+      environmentNames: Object.keys(sandbox.environment),
       storageBytes: sandbox.storageBytes,
       lastExit: sandbox.lastExit,
       workspace,

@@ -8,6 +8,7 @@ import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import type { Change } from "../state/change.ts";
 import { LeaseConflict } from "../state/conflicts.ts";
 import type { Context } from "./context.ts";
+import { checkEnvironment, type Environment, environmentChanges } from "./environment.ts";
 import { checkLabels, checkName, isId } from "./fields.ts";
 import type { Leases } from "./leases.ts";
 import { beginKey, finishKey, keyError } from "./once.ts";
@@ -37,6 +38,7 @@ interface Wish {
   readonly tenant: string | null;
   readonly labels: Readonly<Record<string, string>>;
   readonly ttlSeconds: number | null;
+  readonly environment: Environment;
   readonly pool: string | null;
 }
 
@@ -55,6 +57,7 @@ function checkWish(caller: Caller, request: CreateSandboxRequest): Wish {
     tenant,
     labels: checkLabels(request.labels ?? {}),
     ttlSeconds,
+    environment: checkEnvironment(request.env ?? {}),
     pool: request.pool ?? null,
   };
 }
@@ -115,7 +118,7 @@ function newSandbox(
   context: Context,
   caller: Caller,
   backend: string,
-  wish: Wish,
+  { environment, ...wish }: Wish,
   plan: SandboxPlan,
   leases: Leases,
 ): Sandbox {
@@ -149,7 +152,7 @@ function newSandbox(
     enforcement: null,
   });
   const token = randomBytes(32).toString("hex");
-  return new Sandbox(record, token, context.ledger(lifeOwner(record)), context.ledger(runOwner(record)));
+  return new Sandbox(record, token, environment, context.ledger(lifeOwner(record)), context.ledger(runOwner(record)));
 }
 
 /** The accept transaction. When it is refused nothing of the sandbox remains. */
@@ -167,6 +170,7 @@ async function accept(
     const changes: Change[] = [
       { put: "record", row: toRow(record) },
       { put: "secret", id: record.id, name: "guest-token", value: sandbox.token },
+      ...environmentChanges(record.id, sandbox.environment),
       ...context.leases.take(leases, sandbox.life.owner),
       sandbox.life.intend(context.places.instanceResource(record.id)),
       sandbox.life.intend(context.places.socketResource(record.shortName)),

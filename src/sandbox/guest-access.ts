@@ -6,6 +6,7 @@ import { AgentError } from "../errors/agent-error.ts";
 import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "./activity.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
+import { environmentBytes, withEnvironment } from "./environment.ts";
 import type { ProcessRequest } from "./operations.ts";
 import { workspaceFilePath } from "./file-path.ts";
 import type { SandboxRecord } from "./record.ts";
@@ -66,14 +67,7 @@ export function checkCommand(request: ProcessRequest): void {
   }
   let bytes = command === undefined ? 0 : checkText(command, "the command") - 1;
   for (const argument of argv ?? []) bytes += checkText(argument, "an argument");
-  const variables = Object.entries(env);
-  if (variables.length > limits.environmentMaxEntries) {
-    throw new AgentError("BAD_REQUEST", `env has more than ${limits.environmentMaxEntries} entries`);
-  }
-  for (const [name, value] of variables) {
-    if (name === "" || name.includes("=")) throw new AgentError("BAD_REQUEST", "env has a bad name");
-    bytes += checkText(name, "an env name") + checkText(value, "an env value");
-  }
+  bytes += environmentBytes(env);
   if (cwd !== undefined && checkText(cwd, "cwd") > limits.pathMaxBytes) throw new AgentError("PATH_INVALID");
   if (bytes > limits.commandMaxBytes) throw new AgentError("COMMAND_TOO_LARGE");
 }
@@ -85,7 +79,8 @@ export function execRequest(request: ProcessRequest, timeoutMs: number): ExecReq
 }
 
 /** Runs a command to its end. A timeout is a result, not an error. */
-export async function runProcess(context: Context, sandbox: Sandbox, request: ProcessRequest): Promise<ExecResult> {
+export async function runProcess(context: Context, sandbox: Sandbox, asked: ProcessRequest): Promise<ExecResult> {
+  const request = withEnvironment(sandbox.environment, asked);
   checkCommand(request);
   const timeoutMs = commandTimeoutMs(sandbox.record, request.timeoutSeconds);
   const live = liveOf(sandbox);

@@ -44,6 +44,8 @@ export interface CreateSandboxRequest {
   readonly tenant?: string;
   readonly labels?: Readonly<Record<string, string>>;
   readonly ttlSeconds?: number;
+  /** Variables of every command in it. */
+  readonly env?: Readonly<Record<string, string>>;
   /** Backend id and its untrusted request, for example `procbox` and the body's `procbox` object. */
   readonly backend: string;
   readonly backendRequest: JsonObject;

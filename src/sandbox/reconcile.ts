@@ -8,6 +8,7 @@ import type { Change, ResourceRow, StoredState } from "../state/change.ts";
 import { adoptOrEnd, type Fate } from "./adopt.ts";
 import type { Context } from "./context.ts";
 import { undo } from "./create.ts";
+import { storedEnvironment } from "./environment.ts";
 import type { Ledger, StuckResource } from "./ledger.ts";
 import { stopRun } from "./power.ts";
 import { fromRow, lifeOwner, runOwner, type SandboxRecord } from "./record.ts";
@@ -32,7 +33,7 @@ export async function reconcile(context: Context): Promise<ReconcileReport> {
   const forgotten = state.inFlight.map((hash): Change => ({ remove: "idempotency", hash }));
   if (forgotten.length > 0) await context.dependencies.store.commit(forgotten);
   await context.leases.restore(state.leases);
-  context.pools.restore(state.pools);
+  context.pools.restore(state.pools, state.secrets);
   const rows = rowsByOwner(state.resources);
   const sandboxes = state.records.map((row) => rebuild(context, fromRow(row), state, rows));
   for (const sandbox of sandboxes) context.catalogue.add(sandbox);
@@ -57,12 +58,13 @@ function rebuild(
 ): Sandbox {
   const token = state.secrets.find(({ id, name }) => id === record.id && name === "guest-token")?.value;
   if (token === undefined) throw new AgentError("STATE_UNAVAILABLE", `the state has no guest token for ${record.id}`);
+  const environment = storedEnvironment(state.secrets, record.id);
   const take = (owner: string): Ledger => {
     const ledger = context.ledger(owner, rows.get(owner));
     rows.delete(owner);
     return ledger;
   };
-  const sandbox = new Sandbox(record, token, take(lifeOwner(record)), take(runOwner(record)));
+  const sandbox = new Sandbox(record, token, environment, take(lifeOwner(record)), take(runOwner(record)));
   const prefix = `${lifeOwner(record)}/`;
   for (const owner of [...rows.keys()]) {
     if (!owner.startsWith(prefix)) continue;

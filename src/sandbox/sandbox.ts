@@ -4,6 +4,7 @@ import type { Instance } from "../contracts/backend.ts";
 import type { Volume } from "../contracts/storage.ts";
 import type { AgentError } from "../errors/agent-error.ts";
 import { Actor } from "./actor.ts";
+import type { Environment } from "./environment.ts";
 import type { ExecutionTable } from "./executions/table.ts";
 import type { Ledger } from "./ledger.ts";
 import type { ExitStatus, SandboxRecord } from "./record.ts";
@@ -55,6 +56,8 @@ export class Sandbox {
     public record: SandboxRecord,
     /** The guest token. It is kept out of the record so that nothing that shows a record can show it. */
     readonly token: string,
+    /** Kept out of the record for the same reason. */
+    public environment: Environment,
     /** What the sandbox holds for its whole life: directories and the volume. */
     readonly life: Ledger,
     /** What the current or last run holds. */

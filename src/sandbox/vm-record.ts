@@ -8,6 +8,8 @@ import { type ExitStatus, type SandboxRecord, ttlDeadlineUnixMs } from "./record
 /** What the record cannot know by itself. */
 export interface Observed {
   readonly runningCommands: number;
+  /** Names of the variables that all its commands get. */
+  readonly environmentNames: readonly string[];
   readonly storageBytes: number;
   readonly lastExit: ExitStatus | null;
   /** Host directory of the sandbox's files for people, `<state_dir>/instances/<id>`. */
@@ -154,5 +156,6 @@ export function toVmRecord(record: SandboxRecord, observed: Observed): VmRecord 
     isolation: record.isolation,
     enforcement: record.enforcement,
     notes: [...record.notes],
+    env_names: [...observed.environmentNames],
   };
 }

@@ -3,6 +3,8 @@ import { describe, expect, test } from "bun:test";
 import { limits } from "../../src/config/limits.ts";
 import { Harness } from "../../src/http/testing/harness.ts";
 import { execResult, noChanges } from "../../src/http/testing/operations.ts";
+import { fakeTemplate } from "../../src/http/testing/templates.ts";
+import type { CreateSandboxRequest } from "../../src/sandbox/operations.ts";
 
 const encode = (text: string) => new TextEncoder().encode(text);
 const lastArgument = (harness: Harness, name: string) =>
@@ -30,6 +32,7 @@ describe("create", () => {
       labels: { a: "b" },
       tenant: undefined,
       ttlSeconds: 60,
+      env: {},
       backend: "procbox",
       backendRequest: { timeout_seconds: 20, net_ports: [443], max_memory_mib: 256 },
       idempotency: undefined,
@@ -73,11 +76,33 @@ describe("create", () => {
     [{ procbox: {}, ttl_seconds: 0 }, 400, "BAD_REQUEST"],
     [{ procbox: {}, labels: { a: 1 } }, 422, "INVALID_FIELD"],
     [{ procbox: {}, name: "" }, 400, "BAD_REQUEST"],
+    [{ procbox: {}, env: { A: 1 } }, 422, "INVALID_FIELD"],
+    [{ procbox: {}, env: ["A=1"] }, 422, "INVALID_FIELD"],
+    [{ spec: { env: { A: 1 } } }, 400, "BAD_REQUEST"],
   ])("%j is a %d %s", async (json, status, code) => {
     const harness = new Harness();
     const answer = await harness.call("POST", "/v1/sandboxes", { json });
     expect([answer.status, answer.json.code]).toEqual([status, code]);
     expect(harness.operations.sandboxes.size).toBe(0);
+  });
+
+  test("variables of a request win over those of its template or specification, and are no part of what a backend gets", async () => {
+    const harness = new Harness();
+    harness.templates.byName.set("micro", fakeTemplate("micro", { env: { A: "template", B: "template" } }));
+    const env = { A: "mine" };
+    await harness.call("POST", "/v1/sandboxes", { json: { template: "micro", env } });
+    expect(lastArgument(harness, "create")).toMatchObject({ env: { A: "mine", B: "template" } });
+    await harness.call("POST", "/v1/sandboxes", { json: { spec: { image: "/x", env: { C: "spec" } }, env } });
+    expect(lastArgument(harness, "create")).toMatchObject({ env: { A: "mine", C: "spec" } });
+    await harness.call("POST", "/v1/vms", { json: { image: "/x", env } });
+    expect(lastArgument(harness, "create")).toMatchObject({ env });
+    const requests = harness.operations.calls.filter(({ name }) => name === "create").map(({ argument }) => argument);
+    for (const { backendRequest } of requests as CreateSandboxRequest[])
+      expect(backendRequest).not.toHaveProperty("env");
+    await harness.call("POST", "/v1/pools", { json: { name: "web", size: 2, template: "micro" } });
+    expect(harness.pools.byName.get("web")?.request.template.env).toEqual({ A: "template", B: "template" });
+    await harness.call("POST", "/v1/pools/web/claim", { json: { env } });
+    expect(harness.pools.claims.at(-1)).toEqual({ env });
   });
 
   test("what this build cannot make is named", async () => {

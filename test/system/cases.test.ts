@@ -217,7 +217,16 @@ describe("A: commands", () => {
     });
     const execution = await start({ argv: ["env", "-0"], env });
     await execution.wait();
-    for (const output of [reply.body.stdout, await execution.output()]) {
+    const created = await agent.json<{ id: string; env_names: string[] }>("POST", "/v1/sandboxes", {
+      procbox: {},
+      env,
+    });
+    expect(created.body.env_names).toEqual(Object.keys(env));
+    expect(JSON.stringify(created.body)).not.toContain("value 1");
+    const given = TestSandbox.of(agent, created.body.id);
+    const { stdout } = await given.run("env -0");
+    await given.delete();
+    for (const output of [reply.body.stdout, await execution.output(), stdout]) {
       const got = output
         .split("\0")
         .map((entry) => [entry.split("=", 1)[0] ?? "", entry.slice(entry.indexOf("=") + 1)]);

@@ -8,7 +8,7 @@ import { TestAgent } from "../harness/agent.ts";
 import { TestExecution } from "../harness/execution.ts";
 import { traceHost } from "../harness/host.ts";
 import { MachineStation, until } from "../harness/machine-station.ts";
-import type { TestSandbox } from "../harness/sandbox.ts";
+import { TestSandbox } from "../harness/sandbox.ts";
 import { TcpClient } from "../harness/tcp.ts";
 
 setDefaultTimeout(240_000);
@@ -70,13 +70,19 @@ test("A16: 59 variables arrive exactly, and nothing of them is on the kernel's c
   });
   const execution = await TestExecution.start(machine, { argv: ["env", "-0"], env });
   await execution.wait();
-  for (const text of [reply.body.stdout, await execution.output()]) {
+  const created = await agent.json<{ id: string }>("POST", "/v1/sandboxes", { template: "micro", env });
+  const given = TestSandbox.of(agent, created.body.id);
+  const inside = await given.run("env -0", 60);
+  const itsCommandLine = (await given.run("cat /proc/cmdline", 60)).stdout;
+  await given.delete();
+  for (const text of [reply.body.stdout, await execution.output(), inside.stdout]) {
     const got = text.split("\0").map((entry) => [entry.split("=", 1)[0] ?? "", entry.slice(entry.indexOf("=") + 1)]);
     expect(Object.fromEntries(got.filter(([name = ""]) => name in env))).toEqual(env);
   }
-  const commandLine = await output("cat /proc/cmdline");
-  expect(commandLine).toContain("console=");
-  for (const word of ["PLAIN", "value", "LONG", "xxxx", "token"]) expect(commandLine).not.toContain(word);
+  for (const commandLine of [await output("cat /proc/cmdline"), itsCommandLine]) {
+    expect(commandLine).toContain("console=");
+    for (const word of ["PLAIN", "value", "LONG", "xxxx", "token"]) expect(commandLine).not.toContain(word);
+  }
 });
 
 test("84: what reaches the guest resumes a paused machine, unless the caller declines", async () => {

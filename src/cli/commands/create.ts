@@ -2,6 +2,7 @@
 import type { CreateOptions, CreateSandbox, CreateVm, VmRecord } from "../../../sdk/typescript/client.ts";
 import { connect, within } from "../agent.ts";
 import { type Command, EXIT, type Invocation, type OptionSpec, UsageError } from "../command.ts";
+import { environmentFrom, environmentOption } from "../environment.ts";
 import { json } from "../json.ts";
 import type { Terminal } from "../terminal.ts";
 
@@ -15,6 +16,7 @@ const commonOptions: readonly OptionSpec[] = [
   { name: "name", value: "NAME", description: "Name; made from the id when absent." },
   { name: "id", value: "ID", description: "Id of 1 to 64 of A-Z, a-z, 0-9 and -; a UUID when absent." },
   { name: "label", value: "KEY=VALUE", repeated: true, description: "Label." },
+  environmentOption("Variable of every command in it"),
   { name: "ttl", value: "SECONDS", description: "Delete it by itself after this long." },
 ];
 const readyOption: OptionSpec = {
@@ -72,7 +74,7 @@ export const machineCreate: Command = {
     const file = invocation.text("spec");
     if ((template === undefined) === (file === undefined)) throw new UsageError("create needs --template or --spec");
     const given = {
-      ...commonFields(invocation),
+      ...commonFields(invocation, terminal),
       ...defined({
         vcpus: invocation.integer("vcpus", 1, VCPUS_MAX),
         memory_mib: invocation.integer("memory", 1, MEMORY_MIB_MAX),
@@ -111,7 +113,7 @@ async function sandboxBody(invocation: Invocation, terminal: Terminal): Promise<
   const memoryMib = invocation.integer("memory-mib", 1, MEMORY_MIB_MAX);
   const vcpus = invocation.integer("vcpus", 1, VCPUS_MAX);
   const limits = processLimits(invocation);
-  const common = commonFields(invocation);
+  const common = commonFields(invocation, terminal);
   if (template !== undefined) {
     if (Object.keys(limits).length > 0) {
       throw new UsageError("--processes, --timeout, --cpu-seconds and --net-port are of process sandboxes");
@@ -134,12 +136,14 @@ function processLimits(invocation: Invocation): Record<string, unknown> {
   });
 }
 
-function commonFields(invocation: Invocation): Record<string, unknown> {
+function commonFields(invocation: Invocation, terminal: Terminal): Record<string, unknown> {
   const labels = invocation.texts("label").map(labelPair);
+  const env = environmentFrom(invocation, terminal);
   return defined({
     name: invocation.text("name"),
     id: invocation.text("id"),
     ttl_seconds: invocation.integer("ttl", 1, SECONDS_MAX),
+    env: Object.keys(env).length === 0 ? undefined : env,
     labels: labels.length === 0 ? undefined : Object.fromEntries(labels),
   });
 }

@@ -61,6 +61,11 @@ test("claim prints the id of what it took", async () => {
   expect(agent!.calls).toMatchObject([
     { path: "/v1/pools/web/claim?ready=exec", body: { name: "mine", ttl_seconds: 60, pod_uid: "p-1" } },
   ]);
+  const given = { FLUXVM_URL: agent!.url, OWN: "v" };
+  await fluxctl(["pool", "claim", "web", "--env", "A=b=c", "--env", "OWN"], given);
+  expect(agent!.calls.at(-1)?.body).toEqual({ env: { A: "b=c", OWN: "v" } });
+  expect((await run("claim", "web", "--env", "UNKNOWN_HERE")).status).toBe(2);
+  expect((await run("claim", "web", "--env", "=x")).status).toBe(2);
   await run("claim", "web");
   expect(agent!.calls.at(-1)).toMatchObject({ path: "/v1/pools/web/claim", body: {} });
 });

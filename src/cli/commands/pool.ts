@@ -2,6 +2,7 @@
 import type { CreateVm, FluxVm, Pool } from "../../../sdk/typescript/client.ts";
 import { connect, within } from "../agent.ts";
 import { type Command, EXIT, type Invocation, UsageError } from "../command.ts";
+import { environmentFrom, environmentOption } from "../environment.ts";
 import { printable } from "../escape.ts";
 import { json } from "../json.ts";
 import { fields, table } from "../table.ts";
@@ -120,13 +121,16 @@ const claim: Command = {
   client: true,
   options: [
     { name: "name", value: "NAME", description: "Its name; made from the id when absent." },
+    environmentOption("Variable of every command in it"),
     { name: "ttl", value: "SECONDS", description: "Delete it by itself after this long." },
     { name: "pod-uid", value: "UID", description: "Who it is for; shown in its record." },
     { name: "ready", value: "WHAT", choices: ["exec"], description: "Wait until a first command has run." },
   ],
   async run(invocation, terminal) {
+    const env = environmentFrom(invocation, terminal);
     const request = {
       name: invocation.text("name"),
+      ...(Object.keys(env).length > 0 && { env }),
       ttl_seconds: invocation.integer("ttl", 1, SECONDS_MAX),
       pod_uid: invocation.text("pod-uid"),
     };

@@ -3,6 +3,7 @@ import type { Execution, Sandbox, StartRequest } from "../../../sdk/typescript/c
 import { ApiError, UnreachableError } from "../../../sdk/typescript/errors.ts";
 import { sandboxOf, within } from "../agent.ts";
 import { type Command, type Invocation, type OptionSpec, UsageError } from "../command.ts";
+import { environmentFrom, environmentOption } from "../environment.ts";
 import { ESCAPE_HELP, EscapeKeys } from "../escape-keys.ts";
 import type { SignalName, Size } from "../keyboard.ts";
 import { Session, type SessionOptions } from "../session.ts";
@@ -19,7 +20,7 @@ const LEAVING_MS = 5000;
 const SHELL = "command -v bash >/dev/null 2>&1 && exec bash; exec sh";
 
 const placeOptions: readonly OptionSpec[] = [
-  { name: "env", value: "NAME=VALUE", repeated: true, description: "Environment variable." },
+  environmentOption("Environment variable"),
   { name: "cwd", value: "PATH", description: "Directory to run in." },
 ];
 
@@ -42,7 +43,7 @@ const run: Command = {
     const [only, ...others] = invocation.rest;
     const request = {
       ...(others.length === 0 ? { command: only } : { argv: invocation.rest }),
-      ...placeOf(invocation),
+      ...placeOf(invocation, terminal),
       stdin: hasInput,
       timeout_seconds: invocation.integer("timeout", 1, SECONDS_MAX),
     };
@@ -66,7 +67,7 @@ export const shellCommand: Command = {
   options: placeOptions,
   async run(invocation, terminal) {
     const size = terminal.keyboard.size();
-    const place = placeOf(invocation);
+    const place = placeOf(invocation, terminal);
     const [only = SHELL, ...others] = invocation.rest;
     const request = {
       ...(others.length === 0 ? { command: only } : { argv: invocation.rest }),
@@ -217,15 +218,8 @@ async function send(execution: Execution, name: SignalName): Promise<void> {
   await execution.signal(name).catch(() => {});
 }
 
-function placeOf(invocation: Invocation): Pick<StartRequest, "env" | "cwd"> {
-  const env = Object.fromEntries(
-    invocation.texts("env").map((pair) => {
-      const at = pair.indexOf("=");
-      if (at < 1) throw new UsageError("--env takes NAME=VALUE");
-      return [pair.slice(0, at), pair.slice(at + 1)];
-    }),
-  );
-  return { env, cwd: invocation.text("cwd") };
+function placeOf(invocation: Invocation, terminal: Terminal): Pick<StartRequest, "env" | "cwd"> {
+  return { env: environmentFrom(invocation, terminal), cwd: invocation.text("cwd") };
 }
 
 export const sandboxSessionCommands: readonly Command[] = [run, shellCommand, attach];

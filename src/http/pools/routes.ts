@@ -96,9 +96,9 @@ export function poolRoutes({ operations, pools, templates }: HttpDependencies): 
       success: { status: 200, schema: vmRecordSchema },
       errors: [...sandboxFailures, "BAD_REQUEST", "POOL_NOT_FOUND", "POOL_EMPTY"],
       handler: ({ caller, params, body, query }) => {
-        const { name, ttl_seconds: ttlSeconds, pod_uid: podUid } = body;
+        const { name, env, ttl_seconds: ttlSeconds, pod_uid: podUid } = body;
         return whenReady(operations, caller, query, () =>
-          pools.claim(caller, params.name ?? "", { name, ttlSeconds, podUid }),
+          pools.claim(caller, params.name ?? "", { name, env, ttlSeconds, podUid }),
         );
       },
     }),

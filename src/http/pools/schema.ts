@@ -1,7 +1,7 @@
 // Wire shapes of warm pools.
 import { Type } from "@sinclair/typebox";
 import { limits } from "../../config/limits.ts";
-import { createVmBody, sandboxName } from "../sandboxes/schema.ts";
+import { createVmBody, sandboxEnvironment, sandboxName } from "../sandboxes/schema.ts";
 import { listOf, nullable } from "../schema.ts";
 
 const name = Type.String({ description: "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'." });
@@ -24,6 +24,7 @@ export const resizeBody = Type.Object({ size }, { $id: "ResizePool" });
 export const claimBody = Type.Object(
   {
     name: Type.Optional(sandboxName),
+    env: sandboxEnvironment,
     ttl_seconds: Type.Optional(Type.Integer({ minimum: 1, description: "Deleted this many seconds after the claim." })),
     pod_uid: Type.Optional(Type.String({ description: "1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'." })),
   },

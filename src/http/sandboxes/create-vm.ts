@@ -8,9 +8,9 @@ import type { createVmBody } from "./schema.ts";
 
 /** Throws `HOST_PATHS_REFUSED` for a tenant's token that names places of the host. */
 export function createVmRequest(caller: Caller, body: Static<typeof createVmBody>): CreateSandboxRequest {
-  const { id, name, tenant, labels, ttl_seconds: ttlSeconds, backend, ...specification } = body;
+  const { id, name, tenant, labels, ttl_seconds: ttlSeconds, env, backend, ...specification } = body;
   const backendRequest = specification as JsonObject;
   assertOwnPlaces(caller, backendRequest);
   const chosen = backend === undefined || backend === "auto" ? DEFAULT_BACKEND : backend;
-  return { id, name, tenant, labels, ttlSeconds, backend: chosen, backendRequest };
+  return { id, name, tenant, labels, ttlSeconds, env, backend: chosen, backendRequest };
 }

@@ -1,7 +1,7 @@
 // Turns the body of `POST /v1/sandboxes` into a request to the core: which kind of sandbox is asked for, and which
 // fields do not go together with it.
 import type { Static } from "@sinclair/typebox";
-import type { JsonObject } from "../../contracts/json.ts";
+import type { Json, JsonObject } from "../../contracts/json.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { Caller, CreateSandboxRequest } from "../../sandbox/operations.ts";
 import type { Template } from "../../templates/format.ts";
@@ -9,7 +9,7 @@ import { assertOwnPlaces } from "./host-paths.ts";
 import type { createBody } from "./schema.ts";
 
 type CreateBody = Static<typeof createBody>;
-type Kind = Pick<CreateSandboxRequest, "backend" | "backendRequest"> & { readonly ttlSeconds?: number };
+type Kind = Pick<CreateSandboxRequest, "backend" | "backendRequest" | "env" | "ttlSeconds">;
 
 /** Reads a template by name. */
 export type ReadTemplate = (name: string) => Promise<Template>;
@@ -33,7 +33,8 @@ export async function createRequest(
 ): Promise<CreateSandboxRequest> {
   const { id, name, tenant, labels } = body;
   const kind = await kindOf(caller, body, readTemplate);
-  return { id, name, tenant, labels, ...kind, ttlSeconds: body.ttl_seconds ?? kind.ttlSeconds };
+  const env = { ...kind.env, ...body.env };
+  return { id, name, tenant, labels, ...kind, env, ttlSeconds: body.ttl_seconds ?? kind.ttlSeconds };
 }
 
 async function kindOf(caller: Caller, body: CreateBody, readTemplate: ReadTemplate): Promise<Kind> {
@@ -45,9 +46,9 @@ async function kindOf(caller: Caller, body: CreateBody, readTemplate: ReadTempla
     return fromTemplate(body, await readTemplate(body.template));
   }
   if (body.spec !== undefined) {
-    const spec = body.spec as JsonObject;
+    const { env, ...spec } = body.spec as JsonObject;
     assertOwnPlaces(caller, spec);
-    return { backend: OWN_ENGINE, backendRequest: { ...spec, ...sizes(body) } };
+    return { backend: OWN_ENGINE, backendRequest: { ...spec, ...sizes(body) }, env: variables(env, "spec.env") };
   }
   if (body.backend === undefined) throw new AgentError("CREATE_KIND_MISSING");
   const request = (body.backend_request ?? {}) as JsonObject;
@@ -77,10 +78,11 @@ function fromTemplate(body: CreateBody, template: Template): Kind {
       throw new AgentError("BAD_REQUEST", `${field} is at most ${most} for this template`);
     }
   }
-  const { max_vcpus: _vcpus, max_memory_mib: _memory, ttl_seconds: ttl, ...rest } = spec;
+  const { max_vcpus: _vcpus, max_memory_mib: _memory, ttl_seconds: ttl, env, ...rest } = spec;
   return {
     backend,
     backendRequest: { ...rest, image, kernel, initrd, ...sizes(body) },
+    env: variables(env, "the template's env"),
     ...(typeof ttl === "number" ? { ttlSeconds: ttl } : {}),
   };
 }
@@ -90,6 +92,16 @@ function sizes({ vcpus, memory_mib }: CreateBody): JsonObject {
     throw new AgentError("BAD_REQUEST", `memory_mib of a machine is at least ${MEMORY_MIB_MIN}`);
   }
   return { ...(vcpus === undefined ? {} : { vcpus }), ...(memory_mib === undefined ? {} : { memory_mib }) };
+}
+
+/** Variables of a specification. Throws `BAD_REQUEST` when they are something else. */
+function variables(env: Json | undefined, what: string): Readonly<Record<string, string>> {
+  const given = env ?? {};
+  const isRecord = typeof given === "object" && !Array.isArray(given);
+  if (isRecord && Object.values(given).every((value) => typeof value === "string")) {
+    return given as Record<string, string>;
+  }
+  throw new AgentError("BAD_REQUEST", `${what} is an object of texts`);
 }
 
 /** `gpus: 0` is the same as no `gpus`. */

@@ -19,6 +19,13 @@ const procbox = Type.Object(
   { $id: "ProcboxLimits", description: "Limits of a process sandbox; {} means the defaults." },
 );
 
+/** Of a whole sandbox, when it is made or claimed. */
+export const sandboxEnvironment = Type.Optional(
+  Type.Record(Type.String(), Type.String(), {
+    description: "Variables of every command in it; those of a command win. No reply and no log shows the values.",
+  }),
+);
+
 export const createBody = Type.Object(
   {
     id: Type.Optional(Type.String({ description: "1 to 64 of A-Z, a-z, 0-9 and -; a UUID when absent." })),
@@ -28,6 +35,7 @@ export const createBody = Type.Object(
     ttl_seconds: Type.Optional(
       Type.Integer({ minimum: 1, description: "Deleted this many seconds after its creation." }),
     ),
+    env: sandboxEnvironment,
     procbox: Type.Optional(procbox),
     memory_mib: Type.Optional(
       Type.Integer({ minimum: 1, description: "Used where procbox.max_memory_mib is absent." }),
@@ -66,6 +74,7 @@ export const createVmBody = Type.Object(
     tenant: createBody.properties.tenant,
     labels: createBody.properties.labels,
     ttl_seconds: createBody.properties.ttl_seconds,
+    env: sandboxEnvironment,
     backend: Type.Optional(Type.String({ description: "`auto` (the default) or the id of a backend." })),
     image: Type.Optional(Type.String({ description: "Root disk on the host." })),
     kernel: Type.Optional(nullable(Type.String())),

@@ -40,7 +40,7 @@ export async function dryRun(context: Context, sandbox: Sandbox, request: DryRun
 }
 
 async function dryRunOnCopy(context: Context, sandbox: Sandbox, request: DryRunRequest): Promise<DryRunReply> {
-  checkCommand({ command: request.command });
+  checkCommand({ command: request.command, env: sandbox.environment });
   const paths = listingPaths(request.paths ?? DEFAULT_PATHS);
   const timeoutMs = commandTimeoutMs(sandbox.record, request.timeoutSeconds);
   const live = liveOf(sandbox);
@@ -132,7 +132,9 @@ class DryRun {
     this.#assertWanted();
     const listing = join(places.instanceDir(name), "before.json");
     const channel = await this.#instance.channel();
-    const observed = await observe(this.context, channel, { command: command.command, timeoutMs, paths, listing });
+    const { environment } = this.sandbox;
+    const run = { command: command.command, environment, timeoutMs, paths, listing };
+    const observed = await observe(this.context, channel, run);
     return { ...observed, revertedVia: "workspace-copy" };
   }
 

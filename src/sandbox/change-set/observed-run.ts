@@ -3,6 +3,7 @@ import { limits } from "../../config/limits.ts";
 import type { ExecResult, GuestChannel } from "../../contracts/channel.ts";
 import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
+import type { Environment } from "../environment.ts";
 import { execRequest } from "../guest-access.ts";
 import type { Changes } from "../operations.ts";
 import { compareNow } from "./compare-now.ts";
@@ -12,6 +13,7 @@ import { ListingWriter } from "./listing-writer.ts";
 
 export interface ObservedCommand {
   readonly command: string;
+  readonly environment: Environment;
   readonly timeoutMs: number;
   readonly paths: readonly Uint8Array[];
   /** Where the listing from before lies meanwhile. */
@@ -22,11 +24,11 @@ export interface ObservedCommand {
 export async function observe(
   context: Context,
   channel: GuestChannel,
-  { command, timeoutMs, paths, listing }: ObservedCommand,
+  { command, environment, timeoutMs, paths, listing }: ObservedCommand,
 ): Promise<{ readonly changes: Changes; readonly exec: ExecResult }> {
   const { changeSets, crashPoint } = context.dependencies;
   await listBefore(context, channel, paths, listing);
-  const running = channel.exec(execRequest({ command }, timeoutMs));
+  const running = channel.exec(execRequest({ command, env: environment }, timeoutMs));
   const exec = await withDeadline(running, timeoutMs + limits.execGraceMs, "the guest agent's answer");
   await crashPoint("dry-run.ran");
   const before = await ListingReader.open(listing);

@@ -22,7 +22,7 @@ import { listingPaths } from "./paths.ts";
  * `DRY_RUN_NOT_REVERTED` when the changes may still be there.
  */
 export async function snapshotDryRun(context: Context, sandbox: Sandbox, request: DryRunRequest): Promise<DryRunReply> {
-  checkCommand({ command: request.command });
+  checkCommand({ command: request.command, env: sandbox.environment });
   if (request.paths === undefined) throw new AgentError("PATHS_REQUIRED");
   const paths = listingPaths(request.paths);
   const timeoutMs = commandTimeoutMs(sandbox.record, request.timeoutSeconds);
@@ -122,6 +122,7 @@ class SnapshotDryRun {
     const channel = await live.instance.channel();
     return await observe(this.context, channel, {
       ...this.wish,
+      environment: this.sandbox.environment,
       listing: listingPath(this.context, this.sandbox.id, tag),
     });
   }

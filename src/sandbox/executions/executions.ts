@@ -4,6 +4,7 @@ import { limits } from "../../config/limits.ts";
 import type { TerminalSize } from "../../contracts/executions.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { Context } from "../context.ts";
+import { withEnvironment } from "../environment.ts";
 import { onGuest } from "../on-guest.ts";
 import type { Caller } from "../operations.ts";
 import type { Sandbox } from "../sandbox.ts";
@@ -43,7 +44,7 @@ export function executionOperations(context: Context): ExecutionOperations {
   return {
     startExecution: async (caller, id, request) =>
       await onGuest(context, caller, id, async (sandbox) => {
-        const start = startRequest(sandbox.record, request);
+        const start = startRequest(sandbox.record, withEnvironment(sandbox.environment, request));
         const table = executionsOf(context, sandbox);
         const { execution, existing } = await table.start(start, request.onDisconnect ?? "keep");
         return { execution: execution.view(), existing };

@@ -2,7 +2,8 @@
 import { z } from "zod";
 import type { JsonObject } from "../../contracts/json.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import type { PoolRow } from "../../state/change.ts";
+import type { PoolRow, StoredState } from "../../state/change.ts";
+import { type Environment, storedEnvironment } from "../environment.ts";
 import type { Caller } from "../operations.ts";
 
 const jsonObject = z.custom<JsonObject>((value) => typeof value === "object" && value !== null);
@@ -26,15 +27,17 @@ export type PoolRecord = Readonly<z.infer<typeof poolSchema>>;
 
 export class PoolBook {
   readonly #pools = new Map<string, PoolRecord>();
+  readonly #environments = new Map<string, Environment>();
 
   /** Rejects rows that are damaged with `STATE_UNAVAILABLE`. */
-  restore(rows: readonly PoolRow[]): void {
+  restore(rows: readonly PoolRow[], secrets: StoredState["secrets"]): void {
     for (const { id, body } of rows) {
       const parsed = poolSchema.safeParse(body);
       if (!parsed.success || parsed.data.id !== id) {
         throw new AgentError("STATE_UNAVAILABLE", `the stored pool ${id} is damaged`, { cause: parsed.error });
       }
       this.put(parsed.data);
+      this.equip(id, storedEnvironment(secrets, id));
     }
   }
 
@@ -44,6 +47,16 @@ export class PoolBook {
 
   remove(id: string): void {
     this.#pools.delete(id);
+    this.#environments.delete(id);
+  }
+
+  /** Gives the members to come variables, which are no part of the record as they may be secret. */
+  equip(id: string, environment: Environment): void {
+    this.#environments.set(id, environment);
+  }
+
+  environmentOf(id: string): Environment {
+    return this.#environments.get(id) ?? {};
   }
 
   byId(id: string): PoolRecord | undefined {

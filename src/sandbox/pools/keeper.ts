@@ -118,6 +118,7 @@ export class PoolKeeper {
       backend: pool.backend,
       backendRequest: pool.backendRequest,
       pool: pool.id,
+      env: this.context.pools.environmentOf(pool.id),
       ...(pool.tenant !== null && { tenant: pool.tenant }),
     });
     const sandbox = this.context.catalogue.byId(id);

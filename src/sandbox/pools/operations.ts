@@ -29,6 +29,8 @@ export interface Pool {
 
 export interface ClaimRequest {
   readonly name?: string;
+  /** Added to those of the pool, whose values give way. */
+  readonly env?: Readonly<Record<string, string>>;
   /** Counted from the claim. */
   readonly ttlSeconds?: number;
   /** 1 to 128 of `A-Z a-z 0-9 . _ -`; shown in the record. */

@@ -6,6 +6,7 @@ import type { JsonObject } from "../../contracts/json.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
 import type { Change } from "../../state/change.ts";
 import type { Context } from "../context.ts";
+import { checkEnvironment, type Environment, environmentChanges } from "../environment.ts";
 import { checkLabels, checkName } from "../fields.ts";
 import type { Caller, VmRecord } from "../operations.ts";
 import { resume } from "../power.ts";
@@ -35,14 +36,17 @@ export function poolOperations(context: Context, keeper: PoolKeeper): PoolOperat
     removePool: async (caller, name) => {
       context.assertOpen();
       const pool = pools.find(caller, name);
-      await change(context, pool, null, { remove: "pool", id: pool.id });
+      await change(context, pool, null, [
+        { remove: "pool", id: pool.id },
+        { remove: "secrets", id: pool.id },
+      ]);
       await keeper.trim(pool.id);
     },
     resizePool: async (caller, name, size) => {
       context.assertOpen();
       const pool = pools.find(caller, name);
       const resized = { ...pool, size: checkSize(size) };
-      await change(context, pool, resized, { put: "pool", row: toPoolRow(resized) });
+      await change(context, pool, resized, [{ put: "pool", row: toPoolRow(resized) }]);
       await keeper.trim(pool.id);
       keeper.fill(pool.id);
       return view(keeper, pools.byId(pool.id) ?? resized);
@@ -50,7 +54,7 @@ export function poolOperations(context: Context, keeper: PoolKeeper): PoolOperat
     claim: async (caller, name, request) => {
       context.assertOpen();
       const pool = pools.find(caller, name);
-      const wish = checkClaim(request);
+      const wish = checkClaim(request, pools.environmentOf(pool.id));
       try {
         return await claim(context, keeper, pool, wish);
       } finally {
@@ -82,13 +86,18 @@ async function createPool(context: Context, caller: Caller, request: CreatePoolR
     backendRequest: template.backendRequest,
     labels: checkLabels(template.labels ?? {}),
   };
+  const environment = checkEnvironment(template.env ?? {});
   await backend.plan(template.backendRequest);
   // In one step with taking the name.
   if (context.pools.all().some((other) => other.name === name)) throw new AgentError("POOL_EXISTS");
   if (context.pools.all().length >= limits.poolsMax) {
     throw new AgentError("SANDBOXES_EXHAUSTED", `this host may have ${limits.poolsMax} pools`);
   }
-  await change(context, null, pool, { put: "pool", row: toPoolRow(pool) });
+  await change(context, null, pool, [
+    { put: "pool", row: toPoolRow(pool) },
+    ...environmentChanges(pool.id, environment),
+  ]);
+  context.pools.equip(pool.id, environment);
   return pool;
 }
 
@@ -97,13 +106,13 @@ async function change(
   context: Context,
   before: PoolRecord | null,
   after: PoolRecord | null,
-  stored: Change,
+  stored: readonly Change[],
 ): Promise<void> {
   const { pools, dependencies } = context;
   if (after !== null) pools.put(after);
   else if (before !== null) pools.remove(before.id);
   try {
-    await dependencies.store.commit([stored]);
+    await dependencies.store.commit(stored);
   } catch (error) {
     if (before !== null) pools.put(before);
     else if (after !== null) pools.remove(after.id);
@@ -136,17 +145,23 @@ async function handOver(context: Context, member: Sandbox, pool: PoolRecord, wis
   const { clock, publish } = context.dependencies;
   if (context.catalogue.byId(member.id) !== member) throw new AgentError("SANDBOX_GONE");
   const { name = `sandbox-${member.id}`, ttlSeconds = null, podUid = null } = wish;
+  const environment = { ...member.environment, ...wish.env };
   const patch = { pool: null, name, ttlSeconds, podUid, createdAtUnixMs: clock.nowUnixMs() };
   const event = eventRow(context, member.record, "sandbox.claimed", { pool: pool.name });
   try {
     await amend(context, member, {
       patch,
-      changes: () => [...counted(context, pool.id, 1), { append: "event", row: event }],
+      changes: () => [
+        ...counted(context, pool.id, 1),
+        ...environmentChanges(member.id, environment),
+        { append: "event", row: event },
+      ],
     });
   } catch (error) {
     counted(context, pool.id, -1);
     throw error;
   }
+  member.environment = environment;
   publish(event);
   return context.render(member);
 }
@@ -166,7 +181,7 @@ function checkSize(size: number): number {
 }
 
 /** Before a member is touched. */
-function checkClaim({ name, ttlSeconds, podUid }: ClaimRequest): ClaimRequest {
+function checkClaim({ name, env = {}, ttlSeconds, podUid }: ClaimRequest, ofPool: Environment): ClaimRequest {
   if (podUid !== undefined && !POD_UID.test(podUid)) {
     throw new AgentError("BAD_REQUEST", "pod_uid is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'");
   }
@@ -174,13 +189,14 @@ function checkClaim({ name, ttlSeconds, podUid }: ClaimRequest): ClaimRequest {
   if (!isTtl || (ttlSeconds ?? 0) > limits.ttlMaxSeconds) {
     throw new AgentError("BAD_REQUEST", `ttl_seconds is a whole number from 1 to ${limits.ttlMaxSeconds}`);
   }
-  return { ...(name !== undefined && { name: checkName(name) }), ttlSeconds, podUid };
+  checkEnvironment({ ...ofPool, ...env });
+  return { ...(name !== undefined && { name: checkName(name) }), env, ttlSeconds, podUid };
 }
 
 function view(keeper: PoolKeeper, pool: PoolRecord): Pool {
   const { name, tenant, size, claimedTotal, createdAtUnixMs, backend, labels } = pool;
-  // What a request says of the guest agent may hold its token.
-  const { agent: _agent, ...shown } = pool.backendRequest;
+  // What a request says of the guest agent may hold its token, and cloud-init is told passwords.
+  const { agent: _agent, cloud_init: _cloudInit, ...shown } = pool.backendRequest;
   const template: JsonObject = { backend, ...shown, labels: { ...labels } };
   return {
     name,

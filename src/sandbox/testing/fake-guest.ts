@@ -92,6 +92,7 @@ export class FakeChannel implements GuestChannel {
     for (const step of steps) {
       const [verb, first = "", ...rest] = step.trim().split(" ");
       if (verb === "exit") return result(Number(first));
+      if (verb === "env") return result(0, request.env?.[first] ?? "");
       if (verb === "timeout") return result(124, String(request.timeoutMs), true);
       if (verb === "die") this.end();
       if (verb === "sleep") await Bun.sleep(Number(first));
