@@ -3,4 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arch;
+pub mod bus;
+pub mod devices;
+pub mod error;
+pub mod machine;
+pub mod memory;
+pub mod vcpu;
 pub mod virtio;

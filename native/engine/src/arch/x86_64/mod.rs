@@ -1,0 +1,13 @@
+//! x86-64: what a PC has to look like for a kernel to boot on it.
+
+pub mod acpi;
+pub mod boot;
+pub mod cpuid;
+pub mod interrupts;
+pub mod layout;
+pub mod mp_table;
+pub mod msr;
+pub mod registers;
+mod tables;
+
+pub use tables::write_tables;

@@ -1,0 +1,162 @@
+//! A machine and its life: starts, pauses and resumes all vCPUs and devices, and ends them.
+
+use super::build::{self, MachineConfig};
+use super::lifecycle::{Action, Lifecycle};
+use crate::devices::power::Power;
+use crate::devices::serial::SerialPort;
+use crate::error::{Error, Result};
+use crate::memory::GuestRam;
+use crate::vcpu::{End, Gate, Vcpu, Want};
+use crate::virtio::{Reactor, VirtioMmio};
+use fluxvm_sys::guest_vm::GuestVm;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// All vCPUs must have come to rest by then.
+const BARRIER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A kick is not lost, so this is only for a host whose kernel loses one.
+const KICK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What the builder made. Fields are dropped in this order.
+pub(super) struct Parts {
+    pub ram: GuestRam,
+    pub vm: Arc<GuestVm>,
+    pub gate: Arc<Gate>,
+    pub vcpus: Vec<Vcpu>,
+    pub reactor: Reactor,
+    pub virtio: Vec<Arc<VirtioMmio>>,
+    pub serial: Arc<Mutex<SerialPort>>,
+    pub power: Arc<Mutex<Power>>,
+}
+
+/// A virtual machine. Dropping it ends it.
+pub struct Machine {
+    parts: Parts,
+    lifecycle: Lifecycle,
+}
+
+impl Machine {
+    /// Makes a machine that has not run yet. Why it ends by itself is sent to `ends`, possibly more than once.
+    ///
+    /// # Errors
+    /// All that can be wrong with the host's KVM or the description; nothing is left behind then.
+    pub fn new(config: MachineConfig, ends: Sender<End>) -> Result<Self> {
+        build::build(config, ends)
+    }
+
+    pub(super) fn from_parts(parts: Parts) -> Self {
+        Self { parts, lifecycle: Lifecycle::Created }
+    }
+
+    /// What the machine is.
+    #[must_use]
+    pub fn lifecycle(&self) -> Lifecycle {
+        self.lifecycle
+    }
+
+    /// Its RAM.
+    #[must_use]
+    pub fn ram(&self) -> &GuestRam {
+        &self.parts.ram
+    }
+
+    /// How many vCPUs it has.
+    #[must_use]
+    pub fn vcpus(&self) -> usize {
+        self.parts.vcpus.len()
+    }
+
+    /// The machine in KVM, for what this crate has no call for.
+    #[must_use]
+    pub fn vm(&self) -> &GuestVm {
+        &self.parts.vm
+    }
+
+    /// The first serial port, for input.
+    #[must_use]
+    pub fn serial(&self) -> &Mutex<SerialPort> {
+        &self.parts.serial
+    }
+
+    /// The virtio devices, in the order of the description.
+    #[must_use]
+    pub fn devices(&self) -> &[Arc<VirtioMmio>] {
+        &self.parts.virtio
+    }
+
+    /// Lets the guest run its first instruction.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`].
+    pub fn start(&mut self) -> Result<()> {
+        self.lifecycle = self.lifecycle.after(Action::Start)?;
+        self.parts.gate.set(Want::Run);
+        Ok(())
+    }
+
+    /// Brings all vCPUs and then all devices to rest; afterwards nothing changes guest memory or a disk.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`]; [`Error::BarrierTimeout`] or [`Error::Device`] when somebody did not come to rest, and then the
+    /// machine goes on.
+    pub fn pause(&mut self) -> Result<()> {
+        let next = self.lifecycle.after(Action::Pause)?;
+        if self.lifecycle == next {
+            return Ok(());
+        }
+        self.parts.gate.set(Want::Pause);
+        let began = Instant::now();
+        let paused = self.wait_resting().and_then(|()| {
+            let rest = BARRIER_TIMEOUT.saturating_sub(began.elapsed());
+            self.parts.reactor.quiesce(rest).map_err(|error| Error::Device("virtio", Box::new(error)))
+        });
+        if paused.is_err() {
+            self.parts.gate.set(Want::Run);
+        }
+        paused.map(|()| self.lifecycle = next)
+    }
+
+    /// Goes on after a pause.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`].
+    pub fn resume(&mut self) -> Result<()> {
+        self.lifecycle = self.lifecycle.after(Action::Resume)?;
+        self.parts.reactor.resume();
+        self.parts.gate.set(Want::Run);
+        Ok(())
+    }
+
+    /// Presses the power button: a guest that listens shuts down, and its end is sent.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`].
+    pub fn press_power(&mut self) -> Result<()> {
+        self.lifecycle = self.lifecycle.after(Action::PressPower)?;
+        self.parts.power.lock().unwrap_or_else(PoisonError::into_inner).press();
+        Ok(())
+    }
+
+    /// Ends the machine, whatever its guest does, and waits for its vCPUs. Again does no harm.
+    pub fn stop(&mut self) {
+        self.lifecycle = Lifecycle::Stopped;
+        self.parts.gate.set(Want::Stop);
+        for vcpu in std::mem::take(&mut self.parts.vcpus) {
+            vcpu.kick();
+            vcpu.join();
+        }
+    }
+
+    fn wait_resting(&self) -> Result<()> {
+        let kick = || self.parts.vcpus.iter().for_each(Vcpu::kick);
+        let rest = self.parts.gate.wait_resting(self.parts.vcpus.len(), BARRIER_TIMEOUT, KICK_INTERVAL, kick);
+        if rest { Ok(()) } else { Err(Error::BarrierTimeout(BARRIER_TIMEOUT.as_millis())) }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,10 @@
+//! A whole virtual machine: made from a description, driven through its life, ended by its guest or its host.
+
+mod build;
+mod lifecycle;
+#[expect(clippy::module_inception, reason = "the noun of this folder")]
+mod machine;
+
+pub use build::MachineConfig;
+pub use lifecycle::{Action, Lifecycle};
+pub use machine::Machine;
