@@ -130,3 +130,10 @@ pub trait VirtioDevice: Send {
     /// When the bytes make no sense for this device; it is then unchanged.
     fn load(&mut self, state: &mut StateReader<'_>) -> Result<(), StateError>;
 }
+
+/// Answers a read of a configuration space that is laid out in `space`; what lies beyond stays as it is.
+pub fn read_space(space: &[u8], offset: u64, data: &mut [u8]) {
+    let begin = usize::try_from(offset).unwrap_or(usize::MAX).min(space.len());
+    let bytes = data.len().min(space.len() - begin);
+    data[..bytes].copy_from_slice(&space[begin..begin + bytes]);
+}

@@ -3,14 +3,20 @@
 
 mod device;
 mod interrupt;
+pub mod limiter;
 mod persist;
 mod queue;
 mod reactor;
+pub mod rng;
 mod state;
 mod status;
+#[cfg(test)]
+pub(crate) mod testing;
 mod transport;
+#[cfg(test)]
+mod transport_tests;
 
-pub use device::{DeviceContext, DeviceError, DeviceKind, VirtioDevice};
+pub use device::{DeviceContext, DeviceError, DeviceKind, VirtioDevice, read_space};
 pub use interrupt::Interrupt;
 pub use queue::{Buffer, CHAIN_DESCRIPTORS_MAX, Chain, Queue, QueueError};
 pub use reactor::{EventHandler, Events, Interest, Reactor, ReactorError, Readiness};
