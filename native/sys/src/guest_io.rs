@@ -5,7 +5,7 @@ use rustix::io::{Errno, Result};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use vm_memory::VolatileSlice;
-use vm_memory::bitmap::{Bitmap, BitmapSlice};
+use vm_memory::bitmap::BitmapSlice;
 
 /// The most slices that one call takes, below what the kernel refuses.
 pub const SLICES_MAX: usize = 256;

@@ -2,6 +2,7 @@
 //! Landlock version query and the signal mask of native threads. Callers get safe functions over borrowed descriptors; nothing here keeps state.
 
 pub mod btrfs;
+pub mod guest_io;
 pub mod guest_vm;
 mod ioctl;
 pub mod kvm;
@@ -9,6 +10,7 @@ pub mod kvm_guest;
 pub mod landlock;
 pub mod loop_device;
 pub mod sockets;
+pub mod tap;
 pub mod threads;
 pub mod vsock;
 
