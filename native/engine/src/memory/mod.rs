@@ -3,7 +3,8 @@
 
 use crate::arch::layout;
 use crate::error::{Error, Result};
-use fluxvm_sys::guest_vm::{Mapping, replace_mapping};
+pub use fluxvm_sys::guest_vm::Mapping;
+use fluxvm_sys::guest_vm::replace_mapping;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
