@@ -1,5 +1,5 @@
 // How fast a machine may use its own disk. QEMU holds the guest's requests back; the limits are told to it before the
-// machine runs, on every launch.
+// machine runs, on every launch, and may become others while it runs.
 import { z } from "zod";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
@@ -31,9 +31,24 @@ export function assertNoNetworkLimits(request: JsonObject): void {
   throw new AgentError("CAPABILITY_MISSING", message, { details: { capability: "dataplane" } });
 }
 
-/** Arguments of the monitor's `block_set_io_throttle` for the device `id`, whose 0 is no limit; null when there is none. */
-export function throttleArguments(id: string, limits: DiskLimits): JsonObject | null {
-  const [bps, iops] = [(limits.blk_mbit_limit ?? 0) * BYTES_PER_MBIT, limits.blk_ops_limit ?? 0];
-  if (bps === 0 && iops === 0) return null;
+/** As the monitor counts them: bytes and operations a second, of which 0 is no limit. */
+export interface DiskThrottle {
+  readonly bps: number;
+  readonly iops: number;
+}
+
+/** What of a disk's limits becomes another. */
+export function throttleChange({
+  blk_mbit_limit: mbit,
+  blk_ops_limit: iops,
+}: Partial<DiskLimits>): Partial<DiskThrottle> {
+  return {
+    ...(mbit !== undefined && { bps: (mbit ?? 0) * BYTES_PER_MBIT }),
+    ...(iops !== undefined && { iops: iops ?? 0 }),
+  };
+}
+
+/** Arguments of the monitor's `block_set_io_throttle` for the device `id`. */
+export function throttleArguments(id: string, { bps, iops }: DiskThrottle): JsonObject {
   return { id, bps, bps_rd: 0, bps_wr: 0, iops, iops_rd: 0, iops_wr: 0 };
 }

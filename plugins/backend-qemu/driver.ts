@@ -46,7 +46,8 @@ import {
   servingFolders,
   withoutFileServer,
 } from "./file-server.ts";
-import { lastLines, MachineInstance } from "./instance.ts";
+import { MachineInstance } from "./instance.ts";
+import { complaintOf } from "./log-tail.ts";
 import { Monitor } from "./monitor.ts";
 import type { QemuOptions } from "./options.ts";
 import { OVERHEAD_MIB, parseRequest, type QemuSpec, specOf } from "./request.ts";
@@ -86,7 +87,7 @@ export async function createDriver(context: PluginContext<QemuOptions>): Promise
     adopt: (request) => driver.adopt(request),
     consoleLog: (instanceDir) => join(instanceDir, WORK_DIR, CONSOLE_LOG),
     resources: {
-      limit: async (instance, limits) => await machineOf(instance).resources.limit(limits),
+      limit: async (instance, limits) => await machineOf(instance).limit(limits),
       use: async (instance) => await machineOf(instance).resources.use(),
       pressure: async (instance) => await machineOf(instance).resources.pressure(),
       cpuset: async (instance) => await machineOf(instance).resources.cpuset(),
@@ -214,6 +215,7 @@ class QemuDriver {
       cid: cidOf(request),
       guest: this.#context.guest,
       resources: this.#resources(request.shortName),
+      rootDevice: rootDevice(spec),
       servers,
       isNew: true,
       exited: helper.exited,
@@ -233,6 +235,7 @@ class QemuDriver {
       cid: cidOf(request),
       guest: this.#context.guest,
       resources: this.#resources(request.shortName),
+      rootDevice: rootDevice(specOf(request.spec)),
       servers: servingFolders(request),
       isNew: false,
     });
@@ -297,7 +300,9 @@ class QemuDriver {
     } catch (error) {
       helper.kill();
       if (!isOver) throw error;
-      throw new AgentError("LAUNCH_FAILED", await lastLines(join(request.instanceDir, PROCESS_LOG)), { cause: error });
+      throw new AgentError("LAUNCH_FAILED", await complaintOf(join(request.instanceDir, PROCESS_LOG)), {
+        cause: error,
+      });
     }
   }
 

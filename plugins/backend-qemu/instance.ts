@@ -1,8 +1,6 @@
 // One running virtual machine: its monitor, its guest channel, its console, and how it is told that it has ended.
-import { constants } from "node:fs";
-import { open, readFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Instance, InstanceEnd, ProcessIdentity, Snapshot } from "../../src/contracts/backend.ts";
+import type { Instance, InstanceEnd, ProcessIdentity, ResourceLimits, Snapshot } from "../../src/contracts/backend.ts";
 import type { GuestChannel, GuestConnector } from "../../src/contracts/channel.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import type { GroupResources } from "../host/resources.ts";
@@ -11,6 +9,7 @@ import { isAlive, signal, waitGone } from "../host/process.ts";
 import { AGENT_SOCKET, CONSOLE_LOG, SERIAL_SOCKET } from "./arguments.ts";
 import { vsockLink } from "./channel.ts";
 import { MachineConsole, trimLog } from "./console.ts";
+import { complaintOf, lastLineOf } from "./log-tail.ts";
 import type { Monitor } from "./monitor.ts";
 
 const WATCH_INTERVAL_MS = 500;
@@ -20,8 +19,6 @@ const ASK_SHARE = 0.6;
 const POWER_SHARE = 0.25;
 const QUIT_BUDGET_MS = 2_000;
 const KILL_BUDGET_MS = 5_000;
-const LOG_TAIL_CHARS = 500;
-const CONSOLE_TAIL_BYTES = 64 * 1024;
 /** What the guest agent says when every shared folder is mounted, and on the console when one is not. */
 const FOLDERS_MOUNTED = "shared-folders";
 const FOLDER_COMPLAINT = "shared folder ";
@@ -41,6 +38,8 @@ export interface MachineOptions {
   readonly guest: GuestConnector;
   /** Null without control groups. */
   readonly resources: GroupResources | null;
+  /** Its own disk, as the monitor names it. */
+  readonly rootDevice: string;
   /** Who serves its shared folders. */
   readonly servers: readonly ProcessIdentity[];
   /** Whether it was launched by this agent, and what its guest agent has done so far is still to be seen. */
@@ -89,6 +88,12 @@ export class MachineInstance implements Instance {
     });
   }
 
+  /** The host's kernel bounds QEMU with its guest, QEMU what the guest does with its disk. Rejects as `resources` does. */
+  async limit({ diskMbit, diskOps, ...ofHost }: ResourceLimits): Promise<void> {
+    await this.resources.limit(ofHost);
+    await this.monitor.limitDisk(this.#options.rootDevice, { blk_mbit_limit: diskMbit, blk_ops_limit: diskOps });
+  }
+
   channel(): Promise<GuestChannel> {
     if (this.#gone) return Promise.reject(new AgentError("SANDBOX_GONE"));
     this.#channel ??= this.#connect().catch((error: unknown) => {
@@ -109,10 +114,21 @@ export class MachineInstance implements Instance {
       cid === null
         ? guest.unix({ ...options, path: join(socketDir, AGENT_SOCKET), device: true })
         : guest.through({ ...options, open: vsockLink(cid) });
-    const reached = await Promise.race([connected, gone]);
+    const reached = await Promise.race([connected, gone]).catch(async (error: unknown) => {
+      throw await this.#withConsole(error);
+    });
     await this.#assertFoldersMounted(reached);
     this.#reached = reached;
     return reached;
+  }
+
+  /** A machine that never answered is removed with its console, so the error has what that ended with. */
+  async #withConsole(error: unknown): Promise<unknown> {
+    const { isNew, workDir } = this.#options;
+    if (!isNew || !(error instanceof AgentError) || error.code !== "GUEST_UNREACHABLE") return error;
+    const said = await lastLineOf(join(workDir, CONSOLE_LOG));
+    const console = said === null ? "its console is empty" : `its console ends with: ${said}`;
+    return new AgentError("GUEST_UNREACHABLE", `${error.message}; ${console}`, { cause: error });
   }
 
   /** Nobody shall take an empty directory of the guest for the folder of the host. */
@@ -120,7 +136,7 @@ export class MachineInstance implements Instance {
     const { servers, isNew, workDir } = this.#options;
     if (servers.length === 0 || !isNew || channel.features.has(FOLDERS_MOUNTED)) return;
     channel.close();
-    const said = await lastLineWith(join(workDir, CONSOLE_LOG), FOLDER_COMPLAINT);
+    const said = await lastLineOf(join(workDir, CONSOLE_LOG), FOLDER_COMPLAINT);
     throw new AgentError("LAUNCH_FAILED", said ?? "the guest agent of this image mounts no shared folders");
   }
 
@@ -193,7 +209,7 @@ export class MachineInstance implements Instance {
       await this.#giveUpWithoutServers();
     }
     this.#gone = true;
-    const reason = this.#givenUp ?? this.monitor.endReason ?? (await lastLines(processLog));
+    const reason = this.#givenUp ?? this.monitor.endReason ?? (await complaintOf(processLog));
     this.#letGo();
     return { reason, atUnixMs: Date.now() };
   }
@@ -221,27 +237,4 @@ async function succeeds(attempt: Promise<unknown>): Promise<boolean> {
     () => true,
     () => false,
   );
-}
-
-/** The last line of a console's log that has these words; the machine's own user may write it. */
-async function lastLineWith(path: string, words: string): Promise<string | null> {
-  const file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK).catch(() => null);
-  if (file === null) return null;
-  try {
-    const tail = Buffer.alloc(CONSOLE_TAIL_BYTES);
-    const start = Math.max(0, (await file.stat()).size - tail.length);
-    const { bytesRead } = await file.read(tail, 0, tail.length, start);
-    const lines = tail.toString("latin1", 0, bytesRead).split(/[\r\n]+/);
-    const found = lines.findLast((line) => line.includes(words));
-    return found === undefined ? null : found.slice(found.indexOf(words), LOG_TAIL_CHARS).replace(/[^\x20-\x7e]/g, "?");
-  } finally {
-    await file.close();
-  }
-}
-
-/** What QEMU complained of last. */
-export async function lastLines(path: string): Promise<string> {
-  const text = await readFile(path, "latin1").catch(() => "");
-  const tail = text.slice(-LOG_TAIL_CHARS).trim();
-  return tail === "" ? "QEMU was killed" : `QEMU ended: ${tail}`;
 }

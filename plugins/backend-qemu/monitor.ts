@@ -3,7 +3,7 @@ import type { Snapshot } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import { ROOT_NODE } from "./arguments.ts";
-import { type DiskLimits, throttleArguments } from "./disk-limits.ts";
+import { type DiskLimits, type DiskThrottle, throttleArguments, throttleChange } from "./disk-limits.ts";
 import { snapshotsOf } from "./disk-tool.ts";
 import { Qmp, QmpError } from "./qmp.ts";
 
@@ -63,10 +63,19 @@ export class Monitor {
     await this.#run("cont");
   }
 
-  /** Reading and writing of the sandbox's own disk, which is that of `device`. */
-  async limitDisk(device: string, limits: DiskLimits): Promise<void> {
-    const throttle = throttleArguments(device, limits);
-    if (throttle !== null) await this.#run("block_set_io_throttle", throttle);
+  /** Reading and writing of the sandbox's own disk, which is that of `device`. What is not named stays as it is. */
+  async limitDisk(device: string, limits: Partial<DiskLimits>): Promise<void> {
+    const now = await this.#throttle();
+    const wanted = { ...now, ...throttleChange(limits) };
+    if (wanted.bps === now.bps && wanted.iops === now.iops) return;
+    await this.#run("block_set_io_throttle", throttleArguments(device, wanted));
+  }
+
+  async #throttle(): Promise<DiskThrottle> {
+    const devices = (await this.#run("query-block")) as { readonly inserted?: JsonObject }[];
+    const disk = devices.find(({ inserted }) => inserted?.["node-name"] === ROOT_NODE)?.inserted;
+    if (disk === undefined) throw new QmpError("query-block", "NodeMissing", "the disk is gone");
+    return { bps: Number(disk.bps), iops: Number(disk.iops) };
   }
 
   async freeze(): Promise<void> {

@@ -3,6 +3,7 @@ import { afterEach, expect, test } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Monitor } from "./monitor.ts";
 import { Qmp, QmpError } from "./qmp.ts";
 
 const GREETING = `${JSON.stringify({ QMP: { version: {}, capabilities: [] } })}\r\n`;
@@ -134,4 +135,32 @@ test("a job is over when it is concluded, and its failure is an error", async ()
     code: "MONITOR_ERROR",
     message: expect.stringContaining("no such tag"),
   });
+});
+
+test("limits of the disk that are not named stay, and what is so already is not set again", async () => {
+  const set: unknown[] = [];
+  const disk = { bps: 1_000_000, iops: 50 };
+  const path = await peer({
+    "query-block": (message) =>
+      ok([
+        { device: "" },
+        { inserted: { "node-name": "config", bps: 7, iops: 7 } },
+        { inserted: { "node-name": "root", ...disk } },
+      ])(message),
+    block_set_io_throttle: (message) => {
+      set.push(message.arguments);
+      return ok()(message);
+    },
+  });
+  const monitor = await Monitor.connect(path, 1000);
+  cleanups.push(() => monitor.close());
+  await monitor.limitDisk("disk", { blk_mbit_limit: 16, blk_ops_limit: undefined });
+  await monitor.limitDisk("disk", { blk_mbit_limit: 8, blk_ops_limit: 0 });
+  await monitor.limitDisk("disk", { blk_mbit_limit: 8, blk_ops_limit: 50 });
+  await monitor.limitDisk("disk", {});
+  const rest = { id: "disk", bps_rd: 0, bps_wr: 0, iops_rd: 0, iops_wr: 0 };
+  expect(set).toEqual([
+    { ...rest, bps: 2_000_000, iops: 50 },
+    { ...rest, bps: 1_000_000, iops: 0 },
+  ]);
 });

@@ -2,7 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { options } from "./options.ts";
-import { throttleArguments } from "./disk-limits.ts";
+import { throttleChange } from "./disk-limits.ts";
 import { parseRequest, specOf } from "./request.ts";
 
 const defaults = options.parse({});
@@ -98,11 +98,8 @@ describe("a request", () => {
   test("of a record that is older than a field has what that field means by default", () => {
     const { shared_folders: _f, seed: _s, blk_mbit_limit: _m, blk_ops_limit: _o, ...older } = plan({});
     expect(specOf(older)).toEqual(plan({}));
-    expect(throttleArguments("disk0", specOf(older))).toBeNull();
-    expect(throttleArguments("disk0", { blk_mbit_limit: 8, blk_ops_limit: null })).toMatchObject({
-      bps: 1_000_000,
-      iops: 0,
-    });
+    expect(throttleChange(specOf(older))).toEqual({ bps: 0, iops: 0 });
+    expect(throttleChange({ blk_mbit_limit: 8, blk_ops_limit: undefined })).toEqual({ bps: 1_000_000 });
   });
 
   test("is reached by vsock where the host has it, unless it or the operator wants a serial port", () => {

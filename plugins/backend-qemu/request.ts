@@ -161,9 +161,13 @@ function networkOf(wish: z.infer<typeof network>): QemuSpec["network"] {
     }
     return { mode: wish.mode, forwards: wish.forwards };
   }
-  throw new AgentError("CAPABILITY_MISSING", `the network mode ${JSON.stringify(wish.mode)} needs a dataplane`, {
-    details: { capability: "dataplane" },
-  });
+  throw new AgentError(
+    "CAPABILITY_MISSING",
+    `the network mode ${JSON.stringify(wish.mode)} needs a dataplane, which this host has none of; use "user" or "none"`,
+    {
+      details: { capability: "dataplane" },
+    },
+  );
 }
 
 /** The small machine where it can boot the sandbox, unless the request or the operator says otherwise. */

@@ -7,7 +7,7 @@ export interface Size {
 }
 
 export interface Keyboard {
-  /** The size of the terminal when both stdin and stdout are one, else null. */
+  /** The size of the terminal when both stdin and stdout are one, else null. A serial line may not know its own. */
   size(): Size | null;
   /** Calls back for each piece, and for the next one when that has resolved; resolves at the end or when stopped. */
   read(take: (piece: Uint8Array) => Promise<void>, stop: AbortSignal): Promise<void>;
@@ -21,12 +21,16 @@ export interface Keyboard {
 export const SIGNALS = ["INT", "TERM", "HUP", "QUIT"] as const;
 export type SignalName = (typeof SIGNALS)[number];
 
+/** What terminals had before they could be asked. */
+const UNKNOWN_SIZE: Size = { cols: 80, rows: 24 };
+
 /** The process's own. */
 export function processKeyboard(): Keyboard {
   return {
     size: () => {
-      const { columns: cols, rows } = process.stdout;
-      return process.stdin.isTTY && process.stdout.isTTY && cols > 0 && rows > 0 ? { cols, rows } : null;
+      const { columns, rows } = process.stdout;
+      if (!process.stdin.isTTY || !process.stdout.isTTY) return null;
+      return columns > 0 && rows > 0 ? { cols: columns, rows } : UNKNOWN_SIZE;
     },
     read: readStdin,
     setRaw,

@@ -99,9 +99,10 @@ const kvm: Check = {
   id: "kvm",
   title: "/dev/kvm",
   async run(host) {
-    if ((await host.status("/dev/kvm")) === null) return info("absent; process sandboxes do not need it");
+    if ((await host.status("/dev/kvm")) === null)
+      return info("absent: virtual machines are emulated; process sandboxes do not need it");
     const open = await host.opens("/dev/kvm");
-    return info(open ? "can be opened; this build has no VM backend" : "cannot be opened by this user; not needed");
+    return info(open ? "can be opened" : "cannot be opened by this user, whose virtual machines are emulated");
   },
 };
 

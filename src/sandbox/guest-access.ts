@@ -21,7 +21,8 @@ export function liveOf(sandbox: Sandbox): Live {
   if (phase === "creating" || phase === "starting" || phase === "resuming") throw new AgentError("SANDBOX_NOT_READY");
   if (phase !== "ready") {
     const why = error === null ? "" : `: ${error}`;
-    throw new AgentError("INVALID_STATE", `the sandbox is ${phase}${why}`, { details: { state: phase } });
+    const remedy = phase === "stopped" ? "; start it first" : "";
+    throw new AgentError("INVALID_STATE", `the sandbox is ${phase}${why}${remedy}`, { details: { state: phase } });
   }
   if (sandbox.live !== null) return sandbox.live;
   if (sandbox.revert !== null) throw new AgentError("SANDBOX_NOT_READY", "a dry-run is being undone");

@@ -21,6 +21,8 @@ const resourcesSchema = z.object({
   ioWeight: z.int().optional(),
   pidsMax: z.int().optional(),
   cpusetCpus: z.string().optional(),
+  diskMbit: z.int().optional(),
+  diskOps: z.int().optional(),
 });
 
 const recordSchema = z.object({

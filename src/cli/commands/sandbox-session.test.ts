@@ -59,10 +59,10 @@ interface Pty {
   readonly localFlags: number;
 }
 
-/** `fluxctl sandbox …` on a terminal of its own. */
-function onPty({ environment }: Served, args: readonly string[]) {
+/** `fluxctl sandbox …` on a terminal of its own; `before` is what it is started by. */
+function onPty({ environment }: Served, args: readonly string[], before: readonly string[] = []) {
   let shown = "";
-  const child = Bun.spawn([process.execPath, MAIN, "sandbox", ...args], {
+  const child = Bun.spawn([...before, process.execPath, MAIN, "sandbox", ...args], {
     env: environment,
     terminal: { cols: 91, rows: 33, data: (_: unknown, data: Uint8Array) => void (shown += Buffer.from(data)) },
   } as never) as ReturnType<typeof Bun.spawn> & { terminal: Pty };
@@ -252,6 +252,15 @@ describe("sandbox run", () => {
 
 describe("sandbox shell", () => {
   const shell = (served: Served, args: readonly string[]) => onPty(served, ["shell", ...args]);
+
+  test("of a terminal that does not know its size, as on a serial line, has the usual one", async () => {
+    const served = await serve();
+    const { child } = onPty(served, ["shell", served.id], ["sh", "-c", 'stty cols 0 rows 0; exec "$@"', "sh"]);
+    const execution = await started(served);
+    expect(execution.request.tty).toEqual({ cols: 80, rows: 24 });
+    execution.exit();
+    expect(await child.exited).toBe(0);
+  });
 
   test("is a raw terminal of the same size, and exits with the shell's status", async () => {
     const served = await serve();

@@ -143,7 +143,15 @@ const dryRun: Command = {
   details: "The output of the command comes first, then its changes. Exits with the command's status.",
   arguments: [{ name: "SANDBOX" }, { name: "COMMAND", rest: true }],
   client: true,
-  options: [timeoutOption, { name: "path", value: "PATH", repeated: true, description: "Look for changes here only." }],
+  options: [
+    timeoutOption,
+    {
+      name: "path",
+      value: "PATH",
+      repeated: true,
+      description: "Look for changes here only; a virtual machine needs one.",
+    },
+  ],
   async run(invocation, terminal) {
     const seconds = invocation.integer("timeout", 1, SECONDS_MAX);
     const paths = invocation.texts("path");

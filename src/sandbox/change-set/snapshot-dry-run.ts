@@ -23,7 +23,12 @@ import { listingPaths } from "./paths.ts";
  */
 export async function snapshotDryRun(context: Context, sandbox: Sandbox, request: DryRunRequest): Promise<DryRunReply> {
   checkCommand({ command: request.command, env: sandbox.environment });
-  if (request.paths === undefined) throw new AgentError("PATHS_REQUIRED");
+  if (request.paths === undefined) {
+    throw new AgentError(
+      "PATHS_REQUIRED",
+      "paths is required: name what of the machine's root is compared, as in /root",
+    );
+  }
   const paths = listingPaths(request.paths);
   const timeoutMs = commandTimeoutMs(sandbox.record, request.timeoutSeconds);
   liveOf(sandbox);

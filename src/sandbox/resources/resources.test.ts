@@ -13,7 +13,14 @@ async function machine(hasResources = true) {
 test("limits reach the backend, and what is used is told, while the sandbox runs or is paused", async () => {
   await using vm = await machine();
   const { resources, operations } = vm.core;
-  const limits = { cpuQuotaPercent: 50, memoryMaxBytes: 1 << 20, ioWeight: 10, pidsMax: 5, cpusetCpus: "0-1,3" };
+  const limits = {
+    cpuQuotaPercent: 50,
+    memoryMaxBytes: 1 << 20,
+    ioWeight: 10,
+    pidsMax: 5,
+    cpusetCpus: "0-1,3",
+    diskOps: 0,
+  };
   expect(await resources.limitResources(admin, "vm", limits)).toMatchObject({ cpuUsageUs: 7, memoryBytes: 4096 });
   expect(vm.world.host.limits).toEqual([limits]);
   await operations.pause(admin, "vm");
@@ -30,14 +37,14 @@ test("limits reach the backend, and what is used is told, while the sandbox runs
 test("limits are kept, added to and set again at every start, and without them nothing starts", async () => {
   await using vm = await machine();
   const { resources } = vm.core;
-  await resources.limitResources(admin, "vm", { pidsMax: 5, ioWeight: 10 });
-  await resources.limitResources(admin, "vm", { pidsMax: 6, ioWeight: undefined });
+  await resources.limitResources(admin, "vm", { pidsMax: 5, ioWeight: 10, diskMbit: 8 });
+  await resources.limitResources(admin, "vm", { pidsMax: 6, ioWeight: undefined, diskMbit: 0 });
   await vm.core.shutdown(100);
   const next = vm.world.core();
   await next.reconcile();
   vm.world.host.limits.length = 0;
   await next.operations.restart(admin, "vm");
-  expect(vm.world.host.limits).toEqual([{ pidsMax: 6, ioWeight: 10 }]);
+  expect(vm.world.host.limits).toEqual([{ pidsMax: 6, ioWeight: 10, diskMbit: 0 }]);
   await next.operations.stop(admin, "vm");
   vm.world.host.hasResources = false;
   const unbounded = vm.world.core();
@@ -51,6 +58,8 @@ test.each([
   [{ memoryMaxBytes: 4096 }],
   [{ ioWeight: 10_001 }],
   [{ pidsMax: 1.5 }],
+  [{ diskMbit: -1 }],
+  [{ diskOps: 10_000_001 }],
   [{ cpusetCpus: "" }],
   [{ cpusetCpus: "0-1\n" }],
   [{ cpusetCpus: "../x" }],

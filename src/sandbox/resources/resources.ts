@@ -67,6 +67,8 @@ const WHOLE: readonly (readonly [keyof ResourceLimits, number, number])[] = [
   ["memoryMaxBytes", 1024 * 1024, Number.MAX_SAFE_INTEGER],
   ["ioWeight", 1, 10_000],
   ["pidsMax", 1, 4_194_304],
+  ["diskMbit", 0, 8_000_000],
+  ["diskOps", 0, 10_000_000],
 ];
 const CPU_LIST = /^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?){0,255}$/;
 
