@@ -68,7 +68,7 @@ pub fn send<B: BitmapSlice>(socket: BorrowedFd<'_>, slices: &[VolatileSlice<'_, 
     })
 }
 
-fn vectors<B: BitmapSlice>(slices: &[VolatileSlice<'_, B>]) -> ([libc::iovec; SLICES_MAX], libc::c_int) {
+pub(crate) fn vectors<B: BitmapSlice>(slices: &[VolatileSlice<'_, B>]) -> ([libc::iovec; SLICES_MAX], libc::c_int) {
     let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SLICES_MAX];
     let count = slices.len().min(SLICES_MAX);
     for (vector, slice) in vectors.iter_mut().zip(slices) {
@@ -87,7 +87,7 @@ fn message(vectors: &mut [libc::iovec; SLICES_MAX], count: libc::c_int) -> libc:
     message
 }
 
-fn retried(mut call: impl FnMut() -> isize) -> Result<usize> {
+pub(crate) fn retried(mut call: impl FnMut() -> isize) -> Result<usize> {
     loop {
         if let Ok(bytes) = usize::try_from(call()) {
             return Ok(bytes);
@@ -99,7 +99,7 @@ fn retried(mut call: impl FnMut() -> isize) -> Result<usize> {
     }
 }
 
-fn mark_written<B: BitmapSlice>(slices: &[VolatileSlice<'_, B>], bytes: usize) {
+pub(crate) fn mark_written<B: BitmapSlice>(slices: &[VolatileSlice<'_, B>], bytes: usize) {
     let mut left = bytes;
     for slice in slices {
         let written = left.min(slice.len());

@@ -2,6 +2,7 @@
 //! Landlock version query and the signal mask of native threads. Callers get safe functions over borrowed descriptors; nothing here keeps state.
 
 pub mod btrfs;
+pub mod disk_io;
 pub mod guest_io;
 pub mod guest_vm;
 mod ioctl;
@@ -12,6 +13,7 @@ pub mod loop_device;
 pub mod sockets;
 pub mod tap;
 pub mod threads;
+pub mod uring;
 pub mod vsock;
 
 pub use rustix::io::{Errno, Result};

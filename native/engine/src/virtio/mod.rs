@@ -2,6 +2,7 @@
 //! memory; the transport sees registers and interrupts; one reactor thread of the virtual machine drives all of them.
 
 mod device;
+pub mod disk;
 mod interrupt;
 pub mod limiter;
 mod persist;
@@ -15,6 +16,7 @@ pub(crate) mod testing;
 mod transport;
 #[cfg(test)]
 mod transport_tests;
+pub mod vsock;
 
 pub use device::{DeviceContext, DeviceError, DeviceKind, VirtioDevice, read_space};
 pub use interrupt::Interrupt;
