@@ -677,6 +677,10 @@ export type SetResources = {
   readonly pids_max?: number;
   /** Processors of the host, such as 0-3,6. */
   readonly cpuset_cpus?: string;
+  /** Of its disk, a second; 0: no bound. */
+  readonly blk_mbit_limit?: number;
+  /** Of its disk, a second; 0: no bound. */
+  readonly blk_ops_limit?: number;
 };
 
 export type Snapshot = {

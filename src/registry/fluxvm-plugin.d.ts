@@ -638,6 +638,9 @@ declare module "fluxvm/plugin" {
     readonly pidsMax?: number;
     /** Processors of the host as the kernel lists them: `0-3,6`. */
     readonly cpusetCpus?: string;
+    /** Of reading and writing its own disk together: megabits, and operations, a second. 0 is no bound. */
+    readonly diskMbit?: number;
+    readonly diskOps?: number;
   }
 
   /** What a sandbox uses at this moment, or used since it was launched. Null: the host does not count it. */

@@ -37,10 +37,16 @@ test("limits are set by operators, not by tenants", async () => {
   ];
   const harness = new Harness({ auth: { tokens } });
   const path = `/v1/vms/${await harness.sandbox("blue")}/resources`;
-  const json = { cpu_quota_percent: 150, memory_max_bytes: 4096, io_weight: 5, pids_max: 6, cpuset_cpus: "0" };
+  const json = {
+    ...{ cpu_quota_percent: 150, memory_max_bytes: 4096, io_weight: 5, pids_max: 6, cpuset_cpus: "0" },
+    ...{ blk_mbit_limit: 80, blk_ops_limit: 0 },
+  };
   expect((await harness.call("POST", path, { json, token: "operator" })).status).toBe(200);
   expect(harness.resources.limits).toEqual([
-    { cpuQuotaPercent: 150, memoryMaxBytes: 4096, ioWeight: 5, pidsMax: 6, cpusetCpus: "0" },
+    {
+      ...{ cpuQuotaPercent: 150, memoryMaxBytes: 4096, ioWeight: 5, pidsMax: 6, cpusetCpus: "0" },
+      ...{ diskMbit: 80, diskOps: 0 },
+    },
   ]);
   const refused = await harness.call("POST", path, { json, token: "blue" });
   expect([refused.status, refused.json.code]).toEqual([403, "HOST_WIDE_REFUSED"]);

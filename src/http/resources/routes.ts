@@ -145,6 +145,8 @@ function limitsOf(body: Static<typeof resourcesBody>) {
     ioWeight: body.io_weight,
     pidsMax: body.pids_max,
     cpusetCpus: body.cpuset_cpus,
+    diskMbit: body.blk_mbit_limit,
+    diskOps: body.blk_ops_limit,
   };
 }
 

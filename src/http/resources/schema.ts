@@ -9,6 +9,8 @@ export const resourcesBody = Type.Object(
     io_weight: Type.Optional(Type.Integer({ minimum: 1, maximum: 10_000 })),
     pids_max: Type.Optional(Type.Integer({ minimum: 1 })),
     cpuset_cpus: Type.Optional(Type.String({ description: "Processors of the host, such as 0-3,6." })),
+    blk_mbit_limit: Type.Optional(Type.Integer({ minimum: 0, description: "Of its disk, a second; 0: no bound." })),
+    blk_ops_limit: Type.Optional(Type.Integer({ minimum: 0, description: "Of its disk, a second; 0: no bound." })),
   },
   { $id: "SetResources" },
 );
