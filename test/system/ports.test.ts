@@ -375,7 +375,8 @@ describe("ports of one agent's sandboxes", () => {
     // The oldest is the init.
     const found = Bun.spawnSync(["pgrep", "-U", String(uid), "-o"]);
     process.kill(Number(found.stdout.toString()), "SIGKILL");
-    expect((await client.rest()).end).toBe("reset");
+    // The kernel ends the sockets of a killed program orderly; its supervisor may live long enough to pass that on.
+    expect(["end", "reset"]).toContain((await client.rest()).end);
     await until("the port to be free", () => isFree(hostPort));
   });
 });
