@@ -1,6 +1,7 @@
 //! Virtio devices on the memory-mapped transport, version 2 of its registers. A device sees queues, events and guest
 //! memory; the transport sees registers and interrupts; one reactor thread of the virtual machine drives all of them.
 
+pub mod block;
 mod device;
 pub mod disk;
 mod interrupt;

@@ -108,6 +108,16 @@ impl Chain {
         if done == data.len() { Ok(()) } else { Err(QueueError::Buffer) }
     }
 
+    /// The parts of readable buffers that cover the bytes from `skip` on, at most `limit` of them.
+    pub fn readable_pieces(&self, skip: u64, limit: u64) -> impl Iterator<Item = Buffer> {
+        Pieces::new(&self.readable, skip, limit)
+    }
+
+    /// The parts of writable buffers that cover the bytes from `skip` on, at most `limit` of them.
+    pub fn writable_pieces(&self, skip: u64, limit: u64) -> impl Iterator<Item = Buffer> {
+        Pieces::new(&self.writable, skip, limit)
+    }
+
     /// The readable bytes from `skip` on, at most `limit` of them, as guest memory for a system call; added to `slices`.
     ///
     /// # Errors

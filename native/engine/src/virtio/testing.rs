@@ -181,6 +181,15 @@ impl TestGuest {
         Piece { address: self.allocate(bytes as usize), bytes, writable: true }
     }
 
+    pub(crate) fn memory_fill(&self, piece: Piece, value: u8) {
+        self.memory.write_slice(&vec![value; piece.bytes as usize], GuestAddress(piece.address)).expect("in memory");
+    }
+
+    /// Uses the memory of earlier buffers again; none of them may be with the device.
+    pub(crate) fn rewind(&mut self) {
+        self.heap = HEAP;
+    }
+
     pub(crate) fn bytes(&self, piece: Piece) -> Vec<u8> {
         let mut data = vec![0; piece.bytes as usize];
         self.memory.read_slice(&mut data, GuestAddress(piece.address)).expect("in memory");
