@@ -1,0 +1,160 @@
+//! The engine with a guest of our own on this host's KVM: power, interrupts, devices, pause, more vCPUs, memory in place.
+
+mod guest;
+
+use fluxvm_engine::machine::Lifecycle;
+use fluxvm_engine::memory::Mapping;
+use fluxvm_engine::vcpu::End;
+use fluxvm_engine::virtio::limiter::Limits;
+use fluxvm_engine::virtio::rng::Rng;
+use guest::{COUNTER, Guest, RAM_BYTES, SECOND_COUNTER, can_run, ram_file};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+use vm_memory::{Bytes, GuestAddress};
+
+/// What the guest prints when it changes.
+const LETTER: u64 = 0x5_0020;
+/// Where the guest puts what it draws.
+const DRAWN: u64 = 0x6_3000;
+
+#[test]
+fn a_guest_prints_and_turns_itself_off() {
+    if !can_run() {
+        return;
+    }
+    let mut guest = Guest::new('h', 1, vec![]);
+    assert_eq!(guest.machine.lifecycle(), Lifecycle::Created);
+    guest.machine.start().unwrap();
+    assert_eq!(guest.end(), End::PowerOff);
+    assert_eq!(guest.printed(), "hi");
+    guest.machine.stop();
+    assert_eq!(guest.machine.lifecycle(), Lifecycle::Stopped);
+    assert!(guest.machine.start().is_err());
+}
+
+#[test]
+fn a_reset_and_a_crash_are_told_apart() {
+    if !can_run() {
+        return;
+    }
+    let mut guest = Guest::new('r', 1, vec![]);
+    guest.machine.start().unwrap();
+    assert_eq!(guest.end(), End::Reset);
+    let mut guest = Guest::new('f', 2, vec![]);
+    guest.machine.start().unwrap();
+    assert!(matches!(guest.end(), End::Crash(_)));
+    guest.machine.stop();
+}
+
+#[test]
+fn typed_input_interrupts_the_guest_which_echoes_it() {
+    if !can_run() {
+        return;
+    }
+    let mut guest = Guest::new('e', 1, vec![]);
+    guest.machine.start().unwrap();
+    for (index, letter) in b"abcq".iter().enumerate() {
+        // Input that comes before the guest listens waits for it.
+        assert_eq!(guest.machine.serial().lock().unwrap().enqueue(&[*letter]).unwrap(), 1);
+        guest.wait_printed(&"abcq"[..=index]);
+    }
+    assert_eq!(guest.end(), End::PowerOff);
+}
+
+#[test]
+fn a_virtio_device_is_notified_by_an_event_and_interrupts_by_one() {
+    if !can_run() {
+        return;
+    }
+    let source = Rng::new(Limits::default()).unwrap();
+    let mut guest = Guest::new('v', 1, vec![Box::new(source)]);
+    guest.machine.start().unwrap();
+    assert_eq!(guest.end(), End::PowerOff);
+    assert_eq!(guest.printed(), "K");
+    let drawn: [u64; 8] = guest.machine.ram().memory().read_obj(GuestAddress(DRAWN)).unwrap();
+    assert_ne!(drawn, [0; 8]);
+}
+
+#[test]
+fn the_power_button_reaches_a_guest_that_listens() {
+    if !can_run() {
+        return;
+    }
+    let mut guest = Guest::new('p', 1, vec![]);
+    guest.machine.start().unwrap();
+    guest.wait_printed("w");
+    guest.machine.press_power().unwrap();
+    assert_eq!(guest.end(), End::PowerOff);
+    assert_eq!(guest.printed(), "wp");
+}
+
+#[test]
+fn a_pause_stops_guests_that_count_and_guests_that_sleep() {
+    if !can_run() {
+        return;
+    }
+    let mut guest = Guest::new('c', 1, vec![]);
+    guest.machine.start().unwrap();
+    for _ in 0..20 {
+        guest.wait_beyond(COUNTER, guest.word(COUNTER));
+        guest.machine.pause().unwrap();
+        let count = guest.word(COUNTER);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(guest.word(COUNTER), count);
+        guest.machine.resume().unwrap();
+    }
+    let mut guest = Guest::new('i', 4, vec![]);
+    guest.machine.start().unwrap();
+    for _ in 0..20 {
+        guest.machine.pause().unwrap();
+        guest.machine.resume().unwrap();
+    }
+    guest.machine.stop();
+}
+
+#[test]
+fn a_second_vcpu_is_started_by_the_first_and_both_pause() {
+    if !can_run() {
+        return;
+    }
+    let mut guest = Guest::new('s', 2, vec![]);
+    guest.machine.start().unwrap();
+    guest.wait_printed("2");
+    for _ in 0..10 {
+        let (first, second) = (guest.word(COUNTER), guest.word(SECOND_COUNTER));
+        guest.wait_beyond(COUNTER, first);
+        guest.wait_beyond(SECOND_COUNTER, second);
+        guest.machine.pause().unwrap();
+        let counts = (guest.word(COUNTER), guest.word(SECOND_COUNTER));
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!((guest.word(COUNTER), guest.word(SECOND_COUNTER)), counts);
+        guest.machine.resume().unwrap();
+    }
+}
+
+#[test]
+fn memory_is_replaced_under_a_paused_guest_in_place() {
+    if !can_run() {
+        return;
+    }
+    let file = ram_file();
+    let mut guest = Guest::with_ram('m', 1, vec![], file.try_clone().unwrap());
+    file.write_all_at(b"a", LETTER).unwrap();
+    guest.machine.start().unwrap();
+    guest.wait_printed("a");
+    guest.machine.pause().unwrap();
+    guest.machine.ram().replace(&file, Mapping::Private).unwrap();
+    guest.machine.resume().unwrap();
+    // A page that is still the file's shows what is written there; the guest never wrote to this one.
+    file.write_all_at(b"b", LETTER).unwrap();
+    guest.wait_printed("ab");
+    let other = ram_file();
+    guest.machine.pause().unwrap();
+    let mut bytes = vec![0; RAM_BYTES as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    other.write_all_at(&bytes, 0).unwrap();
+    other.write_all_at(b"c", LETTER).unwrap();
+    guest.machine.ram().replace(&other, Mapping::Private).unwrap();
+    guest.machine.resume().unwrap();
+    guest.wait_printed("abc");
+}
