@@ -68,7 +68,9 @@ export async function bootByAgent(
   type: MachineType,
 ): Promise<Boot> {
   const { imagePath: image, kernelPath: kernel, initrdPath: initrd, kernelArgs: kernel_args } = template;
-  const body = { backend: "qemu", machine: type, image, kernel, initrd, kernel_args, memory_mib: MEMORY_MIB };
+  const spec = { image, kernel, initrd, kernel_args, memory_mib: MEMORY_MIB };
+  // Where both are there: only a serial port tells when the guest agent has opened it.
+  const body = { backend: "qemu", machine: type, channel: "serial", ...spec };
   const asked = unixMs();
   const reply = await agent.json<{ id: string; pid: number }>("POST", "/v1/vms", body);
   const ready = unixMs();
