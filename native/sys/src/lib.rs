@@ -10,6 +10,8 @@ pub mod kvm;
 pub mod kvm_guest;
 pub mod landlock;
 pub mod loop_device;
+pub mod namespaces;
+pub mod reclaim;
 pub mod sockets;
 pub mod tap;
 pub mod threads;
