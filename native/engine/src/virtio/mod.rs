@@ -1,11 +1,14 @@
 //! Virtio devices on the memory-mapped transport, version 2 of its registers. A device sees queues, events and guest
 //! memory; the transport sees registers and interrupts; one reactor thread of the virtual machine drives all of them.
 
+pub mod balloon;
 pub mod block;
+pub mod console;
 mod device;
 pub mod disk;
 mod interrupt;
 pub mod limiter;
+pub mod net;
 mod persist;
 mod queue;
 mod reactor;
