@@ -57,8 +57,9 @@ enum Begun {
 struct Incoming<R> {
     inner: R,
     decoder: Decoder,
-    /// Read from the device but not decoded yet, from `taken` on.
-    raw: Vec<u8>,
+    /// Read from the device; of its first `filled` bytes those from `taken` on are not decoded yet.
+    raw: Box<[u8]>,
+    filled: usize,
     taken: usize,
     /// A mark was read: what follows is another connection's.
     marked: bool,
@@ -69,8 +70,8 @@ struct Incoming<R> {
 
 impl<R: AsyncRead + Unpin> Incoming<R> {
     fn new(inner: R) -> Self {
-        let (decoder, raw) = (Decoder::default(), Vec::new());
-        Self { inner, decoder, raw, taken: 0, marked: false, over: true, ends: 0 }
+        let (decoder, raw) = (Decoder::default(), vec![0; READ_SIZE].into());
+        Self { inner, decoder, raw, filled: 0, taken: 0, marked: false, over: true, ends: 0 }
     }
 
     /// Drops what comes before the next mark, and reads the preamble behind it.
@@ -103,16 +104,13 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
 
     /// Waits until there are raw bytes; `false` when the device has none because the host is away.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if self.taken < self.raw.len() {
+        if self.taken < self.filled {
             return Poll::Ready(Ok(true));
         }
-        self.raw.resize(READ_SIZE, 0);
         let mut buffer = ReadBuf::new(&mut self.raw);
-        let polled = Pin::new(&mut self.inner).poll_read(context, &mut buffer);
+        ready!(Pin::new(&mut self.inner).poll_read(context, &mut buffer))?;
         let count = buffer.filled().len();
-        self.raw.truncate(if polled.is_ready() { count } else { 0 });
-        self.taken = 0;
-        ready!(polled)?;
+        (self.filled, self.taken) = (count, 0);
         self.ends = if count == 0 { self.ends + 1 } else { 0 };
         Poll::Ready(Ok(count > 0))
     }
@@ -127,7 +125,10 @@ impl<R: AsyncRead + Unpin> AsyncRead for Incoming<R> {
                 this.over = true;
                 break;
             }
-            let (count, step) = this.decoder.decode(&this.raw[this.taken..], out.initialize_unfilled());
+            let sent = &this.raw[this.taken..this.filled];
+            // What is decoded is never longer; no more of the reader's memory is touched.
+            let room = out.remaining().min(sent.len());
+            let (count, step) = this.decoder.decode(sent, out.initialize_unfilled_to(room));
             this.taken += count.read;
             out.advance(count.written);
             match step {

@@ -16,8 +16,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use stream::Stream;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::spawn_local;
+use tokio::time::timeout;
 use wire::frame::{Frame, Kind, encode, parse};
 use wire::limits::*;
 use wire::message::{Beat, CreditGrant, Data, Failure, Hello, Open, Welcome};
@@ -25,6 +26,8 @@ use wire::preamble::Nonce;
 use wire::{ErrorCode, Fault};
 
 const READ_SIZE: usize = 128 << 10;
+/// Room for what a host says first.
+const HELLO_SIZE: usize = 1 << 10;
 
 /// Streams that are open, by id.
 type Table = Rc<RefCell<HashMap<u32, Rc<Stream>>>>;
@@ -52,19 +55,31 @@ pub fn welcome<G: Guest>(guest: &G) -> Vec<u8> {
 pub async fn serve<G: Guest>(
     server: Rc<Server<G>>,
     nonce: Nonce,
-    reader: impl AsyncRead + Unpin,
-    writer: impl AsyncWrite + Unpin + 'static,
+    mut reader: impl AsyncRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin + 'static,
 ) {
+    let mut buffer = Vec::with_capacity(HELLO_SIZE);
+    // Without what streams need: on a machine that has just begun, a host waits for every piece of code that runs here.
+    let greeting = greet(&server, nonce, &mut reader, &mut buffer, &mut writer);
+    match timeout(HANDSHAKE_TIMEOUT, greeting).await.unwrap_or_else(|_| Err(Fault::protocol("no HELLO in time"))) {
+        Ok(true) => {}
+        Ok(false) => return,
+        Err(fault) => {
+            let last_words = encode(0, Kind::Error, &Failure::from(fault));
+            // A host that does not read does not learn what it did wrong.
+            let _ = timeout(HANDSHAKE_TIMEOUT, send(&mut writer, &last_words)).await;
+            return;
+        }
+    }
     let (outbox, queue) = outbox::channel();
     let writing = spawn_local(queue.write_to(writer));
     let mut connection = Connection { server, outbox, table: Table::default(), stream_last: 0 };
-    if let Err(fault) = connection.run(nonce, reader).await {
+    if let Err(fault) = connection.run(buffer, reader).await {
         let last_words = async {
             connection.outbox.message(0, Kind::Error, &Failure::from(fault)).await;
             connection.outbox.flush().await;
         };
-        // A host that does not read does not learn what it did wrong.
-        let _ = tokio::time::timeout(HANDSHAKE_TIMEOUT, last_words).await;
+        let _ = timeout(HANDSHAKE_TIMEOUT, last_words).await;
     }
     for stream in connection.table.take().into_values() {
         stream.detach();
@@ -73,6 +88,46 @@ pub async fn serve<G: Guest>(
     writing.abort();
     // Until then it may hold the writer, which on a device the next connection uses.
     let _ = writing.await;
+}
+
+/// Answers the preamble and HELLO; `false` when the host left. What follows HELLO stays in `buffer`.
+async fn greet<G: Guest>(
+    server: &Server<G>,
+    nonce: Nonce,
+    reader: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> Result<bool, Fault> {
+    if send(writer, &nonce.line()).await.is_err() {
+        return Ok(false);
+    }
+    loop {
+        if let Some((frame, size)) = parse(buffer)? {
+            admit(server, frame)?;
+            buffer.drain(..size);
+            return Ok(send(writer, &server.welcome).await.is_ok());
+        }
+        if !matches!(reader.read_buf(buffer).await, Ok(count) if count > 0) {
+            return Ok(false);
+        }
+    }
+}
+
+fn admit<G>(server: &Server<G>, frame: Frame<'_>) -> Result<(), Fault> {
+    if (frame.stream, frame.kind) != (0, Kind::Hello) {
+        return Err(Fault::protocol("the first frame is not HELLO"));
+    }
+    let hello: Hello = frame.message()?;
+    server.authority.admit(Some(&hello.token))?;
+    if !hello.versions.contains(&2) {
+        return Err(Fault::protocol("no version in common; this guest agent speaks 2"));
+    }
+    Ok(())
+}
+
+async fn send(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
+    writer.write_all(bytes).await?;
+    writer.flush().await
 }
 
 struct Connection<G> {
@@ -84,28 +139,8 @@ struct Connection<G> {
 }
 
 impl<G: Guest> Connection<G> {
-    /// Ends with `Ok` when the host left, with a fault when it broke the protocol.
-    async fn run(&mut self, nonce: Nonce, mut reader: impl AsyncRead + Unpin) -> Result<(), Fault> {
-        self.outbox.raw(nonce.line()).await;
-        let mut buffer = Vec::new();
-        let hello = async {
-            loop {
-                if let Some((frame, size)) = parse(&buffer)? {
-                    self.greet(frame).await?;
-                    buffer.drain(..size);
-                    return Ok(true);
-                }
-                if !fill(&mut reader, &mut buffer).await {
-                    return Ok(false);
-                }
-            }
-        };
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, hello).await {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => return Ok(()),
-            Ok(Err(fault)) => return Err(fault),
-            Err(_) => return Err(Fault::protocol("no HELLO in time")),
-        }
+    /// Goes on behind what was read already. Ends with `Ok` when the host left, with a fault when it broke the protocol.
+    async fn run(&mut self, mut buffer: Vec<u8>, mut reader: impl AsyncRead + Unpin) -> Result<(), Fault> {
         loop {
             let mut taken = 0;
             while let Some((frame, size)) = parse(&buffer[taken..])? {
@@ -117,19 +152,6 @@ impl<G: Guest> Connection<G> {
                 return Ok(());
             }
         }
-    }
-
-    async fn greet(&self, frame: Frame<'_>) -> Result<(), Fault> {
-        if (frame.stream, frame.kind) != (0, Kind::Hello) {
-            return Err(Fault::protocol("the first frame is not HELLO"));
-        }
-        let hello: Hello = frame.message()?;
-        self.server.authority.admit(Some(&hello.token))?;
-        if !hello.versions.contains(&2) {
-            return Err(Fault::protocol("no version in common; this guest agent speaks 2"));
-        }
-        self.outbox.raw(self.server.welcome.clone()).await;
-        Ok(())
     }
 
     async fn take(&mut self, frame: Frame<'_>) -> Result<(), Fault> {
