@@ -1,5 +1,6 @@
 //! Why the engine refuses or fails: short words with the cause in the chain.
 
+use crate::virtio::StateError;
 use fluxvm_sys::Errno;
 use std::io;
 
@@ -63,9 +64,12 @@ pub enum Error {
     /// A thread cannot be started.
     #[error("a thread cannot be started")]
     Thread(#[source] io::Error),
-    /// A saved state cannot be loaded: what is wrong with it.
-    #[error("the saved state cannot be loaded: {0}")]
+    /// A list for KVM is longer than it takes.
+    #[error("{0}")]
     State(&'static str),
+    /// A saved state is not one of this machine.
+    #[error("the saved state cannot be loaded")]
+    SavedState(#[from] StateError),
     /// A device says no.
     #[error("device {0} failed")]
     Device(&'static str, #[source] Box<dyn std::error::Error + Send + Sync>),

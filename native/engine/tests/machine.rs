@@ -2,12 +2,15 @@
 
 mod guest;
 
+use fluxvm_engine::error::Error;
 use fluxvm_engine::machine::Lifecycle;
 use fluxvm_engine::memory::Mapping;
 use fluxvm_engine::vcpu::End;
+use fluxvm_engine::virtio::VirtioDevice;
 use fluxvm_engine::virtio::limiter::Limits;
 use fluxvm_engine::virtio::rng::Rng;
 use guest::{COUNTER, Guest, RAM_BYTES, SECOND_COUNTER, can_run, ram_file};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use vm_memory::{Bytes, GuestAddress};
@@ -148,13 +151,83 @@ fn memory_is_replaced_under_a_paused_guest_in_place() {
     // A page that is still the file's shows what is written there; the guest never wrote to this one.
     file.write_all_at(b"b", LETTER).unwrap();
     guest.wait_printed("ab");
-    let other = ram_file();
     guest.machine.pause().unwrap();
-    let mut bytes = vec![0; RAM_BYTES as usize];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    other.write_all_at(&bytes, 0).unwrap();
+    let other = copy(&file);
     other.write_all_at(b"c", LETTER).unwrap();
     guest.machine.ram().replace(&other, Mapping::Private).unwrap();
     guest.machine.resume().unwrap();
     guest.wait_printed("abc");
+}
+
+#[test]
+fn a_machine_goes_on_from_its_saved_state_in_place_and_in_a_new_one() {
+    if !can_run() {
+        return;
+    }
+    let file = ram_file();
+    let source = || vec![Box::new(Rng::new(Limits::default()).unwrap()) as Box<dyn VirtioDevice>];
+    let mut guest = Guest::with_ram('s', 2, source(), file.try_clone().unwrap());
+    guest.machine.start().unwrap();
+    guest.wait_printed("2");
+    guest.wait_beyond(COUNTER, 100);
+    assert!(matches!(guest.machine.save(), Err(Error::WrongState { .. })));
+    guest.machine.pause().unwrap();
+    let state = guest.machine.save().unwrap();
+    let base = copy(&file);
+    let counts = (guest.word(COUNTER), guest.word(SECOND_COUNTER));
+    guest.machine.ram().replace(&base, Mapping::Private).unwrap();
+
+    for _ in 0..3 {
+        guest.machine.resume().unwrap();
+        guest.wait_beyond(COUNTER, counts.0 + 1000);
+        guest.wait_beyond(SECOND_COUNTER, counts.1 + 1000);
+        guest.machine.pause().unwrap();
+        guest.machine.ram().replace(&base, Mapping::Private).unwrap();
+        guest.machine.load(&state).unwrap();
+        assert_eq!((guest.word(COUNTER), guest.word(SECOND_COUNTER)), counts);
+        assert_eq!(guest.machine.lifecycle(), Lifecycle::Paused);
+    }
+    guest.machine.stop();
+
+    let mut other = Guest::with_ram('s', 2, source(), ram_file());
+    other.machine.ram().replace(&base, Mapping::Private).unwrap();
+    other.machine.load(&state).unwrap();
+    other.machine.resume().unwrap();
+    other.wait_beyond(COUNTER, counts.0);
+    other.wait_beyond(SECOND_COUNTER, counts.1);
+    assert_eq!(other.printed(), "", "it does not begin anew");
+    let mut word = [0; 4];
+    base.read_exact_at(&mut word, COUNTER).unwrap();
+    assert_eq!(u32::from_le_bytes(word), counts.0, "the base is not written");
+}
+
+#[test]
+fn a_state_for_another_machine_or_a_damaged_one_is_refused() {
+    if !can_run() {
+        return;
+    }
+    let mut guest = Guest::new('c', 1, vec![]);
+    guest.machine.start().unwrap();
+    guest.wait_beyond(COUNTER, 0);
+    guest.machine.pause().unwrap();
+    let state = guest.machine.save().unwrap();
+    for length in (0..state.len()).step_by(97) {
+        assert!(matches!(guest.machine.load(&state[..length]), Err(Error::SavedState(_))), "{length}");
+    }
+    let longer = [state.as_slice(), &[0]].concat();
+    assert!(matches!(guest.machine.load(&longer), Err(Error::SavedState(_))));
+    let mut other = Guest::new('c', 2, vec![]);
+    assert!(matches!(other.machine.load(&state), Err(Error::SavedState(_))));
+    other.machine.start().unwrap();
+    other.wait_beyond(COUNTER, 0);
+    guest.machine.load(&state).unwrap();
+    guest.machine.resume().unwrap();
+    guest.wait_beyond(COUNTER, guest.word(COUNTER));
+}
+
+fn copy(file: &File) -> File {
+    let (mut bytes, copy) = (vec![0; RAM_BYTES as usize], ram_file());
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    copy.write_all_at(&bytes, 0).unwrap();
+    copy
 }

@@ -2,8 +2,8 @@
 //! call that another thread can end without a race, and the replacement of a mapping in place.
 
 use crate::{Errno, Result};
-use kvm_bindings::kvm_userspace_memory_region;
-use kvm_ioctls::{VcpuExit, VcpuFd, VmFd};
+use kvm_bindings::{Xsave, kvm_userspace_memory_region, kvm_xsave, kvm_xsave2};
+use kvm_ioctls::{Cap, VcpuExit, VcpuFd, VmFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -56,14 +56,14 @@ impl GuestVm {
     /// What the kernel says, such as `EINVAL` for a number beyond its limit.
     pub fn create_vcpu(self: &Arc<Self>, id: u8) -> Result<GuestVcpu> {
         let vcpu = self.vm.create_vcpu(u64::from(id)).map_err(errno)?;
-        Ok(GuestVcpu { vcpu, _vm: Arc::clone(self) })
+        Ok(GuestVcpu { vcpu, vm: Arc::clone(self) })
     }
 }
 
 /// A vCPU. Fields are dropped in this order.
 pub struct GuestVcpu {
     vcpu: VcpuFd,
-    _vm: Arc<GuestVm>,
+    vm: Arc<GuestVm>,
 }
 
 impl GuestVcpu {
@@ -98,6 +98,45 @@ impl GuestVcpu {
         let completed = absorb_kick(self.vcpu.run()).map(drop);
         self.vcpu.set_kvm_immediate_exit(0);
         completed
+    }
+}
+
+impl GuestVcpu {
+    /// Reads the area of processor extensions: FPU, vectors and more, as large as this host's KVM says.
+    ///
+    /// # Errors
+    /// What KVM says.
+    pub fn xsave(&self) -> Result<Vec<u32>> {
+        let extra = self.xsave_extra_words();
+        if extra == 0 {
+            return self.vcpu.get_xsave().map(|area| area.region.to_vec()).map_err(errno);
+        }
+        let mut area = Xsave::new(extra).map_err(|_| Errno::NOMEM)?;
+        // SAFETY: the area is as large as KVM says that it may become.
+        unsafe { self.vcpu.get_xsave2(&mut area) }.map_err(errno)?;
+        Ok([&area.as_fam_struct_ref().xsave.region, area.as_slice()].concat())
+    }
+
+    /// Puts back what [`GuestVcpu::xsave`] gave.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is not as large as on this host; what KVM says.
+    pub fn set_xsave(&self, words: &[u32]) -> Result<()> {
+        let (region, extra) = words.split_first_chunk().ok_or(Errno::INVAL)?;
+        if extra.len() != self.xsave_extra_words() {
+            return Err(Errno::INVAL);
+        }
+        let fixed = kvm_xsave { region: *region, ..kvm_xsave::default() };
+        let mut area = Xsave::from_header(kvm_xsave2 { len: extra.len(), xsave: fixed }).map_err(|_| Errno::NOMEM)?;
+        area.as_mut_slice().copy_from_slice(extra);
+        // SAFETY: the area is as large as KVM says that it reads.
+        unsafe { self.vcpu.set_xsave2(&area) }.map_err(errno)
+    }
+
+    /// How many words the area has beyond the fixed part.
+    fn xsave_extra_words(&self) -> usize {
+        let bytes = usize::try_from(self.vm.vm.check_extension_int(Cap::Xsave2)).unwrap_or(0);
+        bytes.saturating_sub(size_of::<kvm_xsave>()).div_ceil(size_of::<u32>())
     }
 }
 

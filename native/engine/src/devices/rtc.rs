@@ -47,6 +47,17 @@ impl Rtc {
         Self { index: 0, now: Box::new(now) }
     }
 
+    /// The selected register, for a saved state.
+    #[must_use]
+    pub fn index(&self) -> u8 {
+        self.index
+    }
+
+    /// Selects a register again.
+    pub fn set_index(&mut self, index: u8) {
+        self.index = index & INDEX_MASK;
+    }
+
     fn register(&self) -> u8 {
         let seconds = (self.now)();
         let date = Date::of(seconds / 86_400);

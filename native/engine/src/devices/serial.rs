@@ -2,6 +2,7 @@
 //! Its interrupts, also the one for an empty transmitter, go through an event that KVM turns into an edge.
 
 use crate::bus::BusDevice;
+use crate::virtio::{StateError, StateReader, StateWriter};
 use std::io::{self, Write};
 use vm_superio::serial::{NoEvents, SerialState};
 use vm_superio::{Serial, Trigger};
@@ -40,6 +41,50 @@ pub struct SerialPort {
     serial: Serial<Line, NoEvents, Output>,
 }
 
+/// More input than that waits nowhere.
+const INPUT_BYTES_MAX: usize = 64;
+
+/// Adds a port's state as bytes.
+pub fn save(port: &SerialState, state: &mut StateWriter) {
+    for register in [
+        port.baud_divisor_low,
+        port.baud_divisor_high,
+        port.interrupt_enable,
+        port.interrupt_identification,
+        port.line_control,
+        port.line_status,
+        port.modem_control,
+        port.modem_status,
+        port.scratch,
+    ] {
+        state.u8(register);
+    }
+    state.blob(&port.in_buffer);
+}
+
+/// Reads what [`save`] wrote.
+///
+/// # Errors
+/// [`StateError`] when the bytes cannot be such a state.
+pub fn load(state: &mut StateReader<'_>) -> Result<SerialState, StateError> {
+    let port = SerialState {
+        baud_divisor_low: state.u8()?,
+        baud_divisor_high: state.u8()?,
+        interrupt_enable: state.u8()?,
+        interrupt_identification: state.u8()?,
+        line_control: state.u8()?,
+        line_status: state.u8()?,
+        modem_control: state.u8()?,
+        modem_status: state.u8()?,
+        scratch: state.u8()?,
+        in_buffer: state.blob()?.to_vec(),
+    };
+    if port.in_buffer.len() > INPUT_BYTES_MAX {
+        return Err(StateError::Value("input of the serial port"));
+    }
+    Ok(port)
+}
+
 impl SerialPort {
     /// A port that prints to `output` and signals `line`.
     pub fn new(line: EventFd, output: impl Write + Send + 'static) -> Self {
@@ -59,6 +104,18 @@ impl SerialPort {
     #[must_use]
     pub fn state(&self) -> SerialState {
         self.serial.state()
+    }
+
+    /// Puts back what [`SerialPort::state`] gave, with its interrupts.
+    ///
+    /// # Errors
+    /// When the interrupt cannot be signalled.
+    pub fn set_state(&mut self, state: &SerialState) -> io::Result<()> {
+        let line = Line(self.serial.interrupt_evt().0.try_clone()?);
+        let output = std::mem::replace(self.serial.writer_mut(), Output(Box::new(io::sink())));
+        let restored = Serial::from_state(state, line, NoEvents, output);
+        self.serial = restored.map_err(|error| io::Error::other(format!("{error:?}")))?;
+        Ok(())
     }
 }
 
@@ -138,6 +195,29 @@ mod tests {
         let mut data = [0];
         port.read(0, &mut data);
         assert_eq!(data, [7]);
+    }
+
+    #[test]
+    fn a_port_goes_on_from_its_saved_state() {
+        let line = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        let mut first = SerialPort::new(line.try_clone().unwrap(), Sink::default());
+        first.write(7, &[9]);
+        first.write(INTERRUPT_ENABLE, &[1]);
+        first.enqueue(b"xy").unwrap();
+        let mut bytes = StateWriter::new();
+        save(&first.state(), &mut bytes);
+        let bytes = bytes.finish();
+        let sink = Sink::default();
+        let mut second = SerialPort::new(line, sink.clone());
+        second.set_state(&load(&mut StateReader::new(&bytes)).unwrap()).unwrap();
+        let mut data = [0; 2];
+        second.read(0, &mut data);
+        assert_eq!(&data, b"xy");
+        second.read(7, &mut data[..1]);
+        assert_eq!(data[0], 9);
+        second.write(0, b"z");
+        assert_eq!(*sink.0.lock().unwrap(), b"z", "the output is still there");
+        assert!((0..bytes.len()).all(|length| load(&mut StateReader::new(&bytes[..length])).is_err()));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::machine::{Machine, Parts};
 use crate::arch::boot::{self, BootSource};
 use crate::arch::cpuid::HostCpuid;
 use crate::arch::layout::{self, VirtioSlot};
-use crate::arch::{interrupts, msr, registers, write_tables};
+use crate::arch::{interrupts, msr, registers, state, write_tables};
 use crate::bus::{BusDevice, SharedDevice};
 use crate::devices::{keyboard, power, rtc, serial};
 use crate::error::{Error, Result};
@@ -92,6 +92,7 @@ pub(super) fn build(config: MachineConfig, ends: Sender<End>) -> Result<Machine>
     let platform = Platform { vm: &vm, ends: &ends };
     let serial = platform.add_serial(&mut buses, config.serial)?;
     let power = platform.add_power(&mut buses)?;
+    let rtc = platform.add_clock(&mut buses)?;
     let mut virtio = Vec::new();
     let mut slots = Vec::new();
     for (index, device) in config.devices.into_iter().enumerate() {
@@ -106,7 +107,7 @@ pub(super) fn build(config: MachineConfig, ends: Sender<End>) -> Result<Machine>
     let entry = boot::load(vm.memory(), source)?;
 
     let (buses, gate) = (Arc::new(buses), Arc::new(Gate::new()));
-    let cpuid = HostCpuid::read(&kvm)?;
+    let (cpuid, msrs) = (HostCpuid::read(&kvm)?, state::msr_indices(&kvm)?);
     let mut guests = Vec::new();
     for id in 0..vcpu_count {
         let vcpu = vm.create_vcpu(id).map_err(Error::errno("a vCPU"))?;
@@ -132,7 +133,7 @@ pub(super) fn build(config: MachineConfig, ends: Sender<End>) -> Result<Machine>
             }
         }
     }
-    Ok(Machine::from_parts(Parts { ram: config.ram, vm, gate, vcpus, reactor, virtio, serial, power }))
+    Ok(Machine::from_parts(Parts { ram: config.ram, vm, gate, vcpus, reactor, virtio, serial, power, rtc, msrs }))
 }
 
 fn vcpu_count(vcpus: u32) -> Result<u8> {
@@ -159,7 +160,7 @@ impl Platform<'_> {
         Ok(port)
     }
 
-    /// Everything around power: the ACPI registers, the reset of the keyboard controller, and the clock.
+    /// Everything around power: the ACPI registers, and the reset of the keyboard controller.
     fn add_power(&self, buses: &mut Buses) -> Result<Arc<Mutex<power::Power>>> {
         let vm = Arc::clone(self.vm);
         let interrupt = move |level| {
@@ -170,8 +171,13 @@ impl Platform<'_> {
         buses.ports.insert(layout::ACPI_PORT, power::PORTS, Arc::clone(&power) as SharedDevice)?;
         let keyboard = keyboard::Keyboard::new(self.ending(End::Reset));
         buses.ports.insert(layout::KEYBOARD_PORT, keyboard::PORTS, Arc::new(Mutex::new(keyboard)))?;
-        buses.ports.insert(layout::RTC_PORT, rtc::PORTS, Arc::new(Mutex::new(rtc::Rtc::default())))?;
         Ok(power)
+    }
+
+    fn add_clock(&self, buses: &mut Buses) -> Result<Arc<Mutex<rtc::Rtc>>> {
+        let clock = Arc::new(Mutex::new(rtc::Rtc::default()));
+        buses.ports.insert(layout::RTC_PORT, rtc::PORTS, Arc::clone(&clock) as SharedDevice)?;
+        Ok(clock)
     }
 
     fn ending(&self, end: End) -> impl FnMut() + Send + 'static {

@@ -2,7 +2,9 @@
 
 use super::build::{self, MachineConfig};
 use super::lifecycle::{Action, Lifecycle};
+use super::state;
 use crate::devices::power::Power;
+use crate::devices::rtc::Rtc;
 use crate::devices::serial::SerialPort;
 use crate::error::{Error, Result};
 use crate::memory::GuestRam;
@@ -28,6 +30,9 @@ pub(super) struct Parts {
     pub virtio: Vec<Arc<VirtioMmio>>,
     pub serial: Arc<Mutex<SerialPort>>,
     pub power: Arc<Mutex<Power>>,
+    pub rtc: Arc<Mutex<Rtc>>,
+    /// Model-specific registers that belong to the state.
+    pub msrs: Vec<u32>,
 }
 
 /// A virtual machine. Dropping it ends it.
@@ -136,6 +141,34 @@ impl Machine {
         self.lifecycle = self.lifecycle.after(Action::PressPower)?;
         self.parts.power.lock().unwrap_or_else(PoisonError::into_inner).press();
         Ok(())
+    }
+
+    /// The state of a paused machine, without its RAM and disks.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`], [`Error::Kvm`].
+    pub fn save(&self) -> Result<Vec<u8>> {
+        self.lifecycle.after(Action::Save)?;
+        state::save(&self.parts)
+    }
+
+    /// Puts a saved state into a machine that was made alike and is paused or has not run; it is paused afterwards. RAM and
+    /// disks must be as they were when the state was saved.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`]; [`Error::SavedState`] when the bytes, which anyone may have written, are not for this machine:
+    /// then it is as before. After any other error the machine must be stopped.
+    pub fn load(&mut self, bytes: &[u8]) -> Result<()> {
+        let next = self.lifecycle.after(Action::Load)?;
+        if self.lifecycle == Lifecycle::Created {
+            let quiesced = self.parts.reactor.quiesce(BARRIER_TIMEOUT);
+            quiesced.map_err(|error| Error::Device("virtio", Box::new(error)))?;
+        }
+        let loaded = state::load(&self.parts, bytes);
+        if loaded.is_err() && self.lifecycle == Lifecycle::Created {
+            self.parts.reactor.resume();
+        }
+        loaded.map(|()| self.lifecycle = next)
     }
 
     /// Ends the machine, whatever its guest does, and waits for its vCPUs. Again does no harm.

@@ -4,6 +4,7 @@ mod build;
 mod lifecycle;
 #[expect(clippy::module_inception, reason = "the noun of this folder")]
 mod machine;
+mod state;
 
 pub use build::MachineConfig;
 pub use lifecycle::{Action, Lifecycle};

@@ -8,6 +8,7 @@ pub mod layout;
 pub mod mp_table;
 pub mod msr;
 pub mod registers;
+pub mod state;
 mod tables;
 
 pub use tables::write_tables;
