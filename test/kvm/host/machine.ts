@@ -69,20 +69,21 @@ export class KvmHost {
   readonly ports: ReadonlyMap<number, number>;
   readonly #process: Subprocess;
   readonly #jobs: Jobs;
-  readonly #console: string;
+  /** What its kernel and its emulator said. */
+  readonly #logs: readonly string[];
   readonly #close: () => Promise<void>;
 
   private constructor(parts: {
     ports: ReadonlyMap<number, number>;
     process: Subprocess;
     jobs: Jobs;
-    console: string;
+    logs: readonly string[];
     close: () => Promise<void>;
   }) {
     this.ports = parts.ports;
     this.#process = parts.process;
     this.#jobs = parts.jobs;
-    this.#console = parts.console;
+    this.#logs = parts.logs;
     this.#close = parts.close;
   }
 
@@ -116,8 +117,7 @@ export class KvmHost {
     ];
     const ports = new Map<number, number>();
     for (const port of options.ports) ports.set(port, await freePort());
-    const log = join(run.folder, "console.log");
-    const complaints = join(run.folder, "qemu.log");
+    const [log, complaints] = [join(run.folder, "console.log"), join(run.folder, "qemu.log")];
     const child = start(tools, complaints, [
       ...machineArguments(options),
       ...["-kernel", join(kernel, KERNEL_IMAGE), "-initrd", initramfs],
@@ -135,18 +135,26 @@ export class KvmHost {
       await jobs.ready;
     } catch (error) {
       await end(child);
-      const said = (await Promise.all([log, complaints].map(lastLines))).join("\n");
-      throw new Error(`the machine did not come up; it said:\n${said}`, { cause: error });
+      throw new Error(`the machine did not come up; it said:\n${await lastWords([log, complaints])}`, { cause: error });
     } finally {
       clearTimeout(timer);
     }
     const owned = acquired.move();
-    return new KvmHost({ ports, process: child, jobs, console: log, close: () => owned.disposeAsync() });
+    return new KvmHost({ ports, process: child, jobs, logs: [log, complaints], close: () => owned.disposeAsync() });
   }
 
-  /** Starts a program as root, in the folder with the binary, with `fluxctl` and `bun` in its path. */
+  /**
+   * Starts a program as root, in the folder with the binary, with `fluxctl` and `bun` in its path. A machine that is
+   * lost meanwhile is an error that tells what it said last.
+   */
   start(argv: readonly string[], output: JobOutput, env: Readonly<Record<string, string>> = {}): Job {
-    return this.#jobs.start({ argv, folder: JOB_FOLDER, env }, output);
+    const job = this.#jobs.start({ argv, folder: JOB_FOLDER, env }, output);
+    const ended = job.ended.catch(async (cause: Error) => {
+      throw new Error(`${cause.message}; it said:\n${await lastWords(this.#logs)}`, { cause });
+    });
+    // Whoever waits for the end hears of it; nobody has to.
+    ended.catch(() => undefined);
+    return { ...job, ended };
   }
 
   /** Runs a program to its end and keeps what it wrote. */
@@ -173,11 +181,6 @@ export class KvmHost {
     job.endInput();
     const { status } = await job.ended;
     if (status !== 0) throw new Error(`cannot write ${path} in the machine: ${errors}`);
-  }
-
-  /** The last lines of the kernel's console. */
-  consoleEnd(): Promise<string> {
-    return lastLines(this.#console);
   }
 
   get ended(): Promise<unknown> {
@@ -243,6 +246,10 @@ function start(tools: string, complaints: string, args: readonly string[]): Subp
 async function end(child: Subprocess): Promise<void> {
   child.kill("SIGKILL");
   await child.exited;
+}
+
+async function lastWords(logs: readonly string[]): Promise<string> {
+  return (await Promise.all(logs.map(lastLines))).join("\n");
 }
 
 async function lastLines(file: string): Promise<string> {
