@@ -136,7 +136,8 @@ class QemuDriver {
   async plan(request: JsonObject): Promise<SandboxPlan> {
     const spec = parseRequest(request, this.#context.options, this.#host);
     await clockArguments(spec);
-    for (const path of [spec.image, spec.kernel, spec.initrd]) if (path !== null) await assertReadable(path);
+    await assertReadable(spec.image);
+    for (const path of [spec.kernel, spec.initrd]) if (path !== null) await assertReadableFile(path);
     const image = (await stat(spec.image)).size;
     if (spec.shared_folders.length > 0) await this.#assertSharesFolders(spec);
     return {
@@ -355,6 +356,12 @@ async function assertReadable(path: string): Promise<void> {
   await access(path, constants.R_OK).catch((cause: NodeJS.ErrnoException) => {
     throw new AgentError("BAD_REQUEST", `${path} cannot be read (${cause.code})`, { cause });
   });
+}
+
+/** QEMU would wait for the writer of a pipe. */
+async function assertReadableFile(path: string): Promise<void> {
+  await assertReadable(path);
+  if (!(await stat(path)).isFile()) throw new AgentError("BAD_REQUEST", `${path} is not a file`);
 }
 
 function readPaths({ kernel, initrd, network }: QemuSpec): string[] {

@@ -302,6 +302,7 @@ describe("the connection", () => {
     await Bun.write(
       config,
       `listen = "127.0.0.1:${stub.port}"\n[[auth.tokens]]\ntoken = "reader-token"\nrole = "read-only"\n` +
+        `[[auth.tokens]]\ntoken = "tenant-token"\nrole = "admin"\ntenant = "blue"\n` +
         `[[auth.tokens]]\ntoken = "${TOKEN}"\nrole = "admin"\n`,
     );
     expect((await fluxctl(["sandbox", "list"], { FLUXVM_CONFIG: config })).status).toBe(0);

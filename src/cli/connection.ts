@@ -29,7 +29,7 @@ export async function resolveConnection(
   const ca = files.ca ?? config.tls.cert ?? undefined;
   return {
     url: localUrl(config),
-    token: checkToken(token ?? config.auth.tokens.find(({ role }) => role === "admin")?.token),
+    token: checkToken(token ?? ownToken(config.auth.tokens)),
     tls: await readTls({ ...files, ca }),
   };
 }
@@ -55,6 +55,12 @@ function localUrl(config: Config): string {
   const host = { "0.0.0.0": "127.0.0.1", "::": "::1" }[address.host] ?? address.host;
   const scheme = config.tls.cert === null ? "http" : "https";
   return `${scheme}://${host.includes(":") ? `[${host}]` : host}:${address.port}`;
+}
+
+/** Who reads the configuration may do everything, so a token for everything goes before a tenant's. */
+function ownToken(tokens: Config["auth"]["tokens"]): string | undefined {
+  const admins = tokens.filter(({ role }) => role === "admin");
+  return (admins.find(({ tenant }) => tenant === null) ?? admins[0])?.token;
 }
 
 function checkToken(token: string | undefined): string | undefined {

@@ -116,7 +116,8 @@ async function boundAgain(context: Context, { record }: Sandbox, instance: Insta
 /** Resolves with the guest agent of an instance when it answers; ends the instance when it does not within `timeoutMs`. */
 async function answering(instance: Instance, timeoutMs: number): Promise<GuestChannel> {
   try {
-    return await withDeadline(instance.channel(), timeoutMs, "waiting for the guest agent");
+    // The backend keeps to that time by itself, and knows more of why.
+    return await withDeadline(instance.channel(), timeoutMs + limits.execGraceMs, "waiting for the guest agent");
   } catch (error) {
     await discard(instance);
     throw error;

@@ -53,6 +53,7 @@ describe("a pool", () => {
   test.each([
     [{ name: "a/b" }, "BAD_REQUEST"],
     [{ name: "" }, "BAD_REQUEST"],
+    [{ name: ".." }, "BAD_REQUEST"],
     [{ size: 0 }, "BAD_REQUEST"],
     [{ size: 1.5 }, "BAD_REQUEST"],
     [{ size: 257 }, "BAD_REQUEST"],

@@ -67,7 +67,8 @@ export function poolOperations(context: Context, keeper: PoolKeeper): PoolOperat
 async function createPool(context: Context, caller: Caller, request: CreatePoolRequest): Promise<PoolRecord> {
   context.assertOpen();
   const { name, size, template } = request;
-  if (!NAME.test(name)) throw new AgentError("BAD_REQUEST", "a pool's name is 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'");
+  // In an address those two would name something else.
+  if (!NAME.test(name) || name === "." || name === "..") throw new AgentError("BAD_REQUEST", "a pool's name is 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'");
   const tenant = template.tenant ?? caller.tenant;
   if (caller.tenant !== null && tenant !== caller.tenant) throw new AgentError("TENANT_REFUSED");
   const backend = context.backend(template.backend);

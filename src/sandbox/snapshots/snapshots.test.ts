@@ -65,7 +65,7 @@ describe("snapshots", () => {
     expect([vm.tags(), Object.keys(rows())]).toEqual([["one"], ["h"]]);
   });
 
-  test.each(["", "a/b", "..\0", "x".repeat(129), "dry-run-00000000"])("the tag %j is refused", async (tag) => {
+  test.each(["", ".", "..", "a/b", "..\0", "x".repeat(129), "dry-run-00000000"])("the tag %j is refused", async (tag) => {
     await using vm = await machine();
     const { snapshots } = vm.core;
     for (const call of [snapshots.takeSnapshot, snapshots.removeSnapshot, snapshots.restoreSnapshot]) {

@@ -7,6 +7,8 @@ const RESERVED = "dry-run-";
 
 /** Rejects with `BAD_REQUEST`. */
 export function checkTag(tag: string): void {
+  // Every client takes these for a way up in an address, and would remove the machine in place of its snapshot.
+  if (tag === "." || tag === "..") throw new AgentError("BAD_REQUEST", "a tag is not '.' or '..'");
   if (!TAG.test(tag)) throw new AgentError("BAD_REQUEST", "a tag is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'");
   if (tag.startsWith(RESERVED)) throw new AgentError("BAD_REQUEST", `tags that begin with ${RESERVED} are the agent's`);
 }
