@@ -142,14 +142,16 @@ impl Ring {
     /// As [`Self::submit`].
     pub fn wait(&mut self) -> Result<()> {
         self.submit()?;
-        while self.in_flight > 0 {
+        if self.in_flight == 0 {
+            return Ok(());
+        }
+        loop {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => (),
                 Err(error) => return Err(errno(error)),
             }
         }
-        Ok(())
     }
 
     /// Takes what has ended: tags and results. An operation that the kernel did in part is continued.

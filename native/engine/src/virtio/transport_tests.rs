@@ -213,7 +213,8 @@ fn hostile_tables_of_descriptors_are_refused() {
     let table = guest.allocate(1 << 20);
     let data = guest.allocate(16);
     let set = |guest: &TestGuest, bytes: u32, flags: u16| guest.describe(queue, 0, table, bytes, flags, 0);
-    let cases: [(&str, &dyn Fn(&TestGuest)); 5] = [
+    type Arrange<'a> = &'a dyn Fn(&TestGuest);
+    let cases: [(&str, Arrange<'_>); 5] = [
         ("a table in a table", &|guest| {
             set(guest, 16, 4);
             guest.describe(table, 0, table, 16, 4, 0);

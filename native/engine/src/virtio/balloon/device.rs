@@ -77,7 +77,7 @@ impl Balloon {
 
     fn read_pages(&mut self, context: &DeviceContext<'_>) -> Result<(), DeviceError> {
         let bytes = self.chain.readable_bytes();
-        if bytes % 4 != 0 || bytes / 4 > PAGES_MAX {
+        if !bytes.is_multiple_of(4) || bytes / 4 > PAGES_MAX {
             return Err(DeviceError::Driver("a list of pages is torn or too long"));
         }
         let mut list = vec![0; bytes as usize];
@@ -123,10 +123,8 @@ impl Balloon {
 
     fn give_statistics_back(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
         let wanted = &self.control.shared.statistics_wanted;
-        if self.kept.is_some() && wanted.swap(false, Ordering::AcqRel) {
-            if let Some(head) = self.kept.take() {
-                context.queues[OPTIONAL].add_used(context.memory, head, 0)?;
-            }
+        if let Some(head) = self.kept.take_if(|_| wanted.swap(false, Ordering::AcqRel)) {
+            context.queues[OPTIONAL].add_used(context.memory, head, 0)?;
         }
         Ok(())
     }

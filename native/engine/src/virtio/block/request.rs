@@ -83,7 +83,7 @@ pub(super) fn parse(chain: &Chain, memory: &GuestRam, disk_bytes: u64, read_only
 fn range(sector: u64, bytes: u64, disk_bytes: u64) -> Option<Range> {
     let offset = sector.checked_mul(SECTOR_BYTES)?;
     let end = offset.checked_add(bytes)?;
-    let fits = bytes > 0 && bytes % SECTOR_BYTES == 0 && bytes <= REQUEST_BYTES_MAX && end <= disk_bytes;
+    let fits = bytes > 0 && bytes.is_multiple_of(SECTOR_BYTES) && bytes <= REQUEST_BYTES_MAX && end <= disk_bytes;
     fits.then_some(Range { offset, bytes })
 }
 
@@ -95,7 +95,7 @@ fn ranges(
     sectors_max: u32,
     flags_known: u32,
 ) -> Result<Request, QueueError> {
-    if bytes == 0 || bytes % RANGE_BYTES != 0 || bytes / RANGE_BYTES > RANGES_MAX {
+    if bytes == 0 || !bytes.is_multiple_of(RANGE_BYTES) || bytes / RANGE_BYTES > RANGES_MAX {
         return Ok(Request::Refuse(Status::Failed));
     }
     let mut found = Vec::new();

@@ -115,12 +115,11 @@ impl Console {
         if self.client.is_some() {
             return Ok(());
         }
-        if let Ok(mut client) = Client::new(stream, &self.tail) {
-            if client.catch_up().is_ok() {
-                context.events.watch(&client, CLIENT, Interest::default())?;
-                self.watched = Interest::default();
-                self.client = Some(client);
-            }
+        let client = Client::new(stream, &self.tail).and_then(|mut client| client.catch_up().map(|()| client));
+        if let Ok(client) = client {
+            context.events.watch(&client, CLIENT, Interest::default())?;
+            self.watched = Interest::default();
+            self.client = Some(client);
         }
         Ok(())
     }

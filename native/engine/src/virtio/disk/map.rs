@@ -139,7 +139,7 @@ mod tests {
         );
         assert_eq!(map.present(), 40);
         assert_eq!(map.runs(Cluster::Data).collect::<Vec<_>>(), [10..20, 30..40]);
-        assert_eq!(map.runs(Cluster::Zero).collect::<Vec<_>>(), [40..60]);
+        assert!(map.runs(Cluster::Zero).eq(std::iter::once(40..60)));
     }
 
     #[test]

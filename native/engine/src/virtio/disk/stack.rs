@@ -56,7 +56,7 @@ impl Disk {
             return Err(DiskError::Kind);
         }
         let bytes = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
-        if bytes == 0 || bytes % SECTOR_BYTES != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
             return Err(DiskError::Size(bytes));
         }
         Ok(Self { layers: vec![Layer::whole(file)], bytes, read_only })
@@ -276,8 +276,8 @@ impl Disk {
     fn torn_clusters(&self, offset: u64, bytes: u64) -> [Option<u64>; 2] {
         let end = offset + bytes;
         let (first, last) = (offset / CLUSTER_BYTES, (end - 1) / CLUSTER_BYTES);
-        let head = offset % CLUSTER_BYTES != 0;
-        let tail = end % CLUSTER_BYTES != 0 && end != self.bytes;
+        let head = !offset.is_multiple_of(CLUSTER_BYTES);
+        let tail = !end.is_multiple_of(CLUSTER_BYTES) && end != self.bytes;
         let only = first == last;
         [(head || only && tail).then_some(first), (!only && tail).then_some(last)]
     }
