@@ -61,17 +61,22 @@ const execCases = [
     equal(result.stdoutLength, 3_000_000, "stdoutLength");
   }),
   inSandbox("exec: commands run side by side", async (channel) => {
-    const startedMs = performance.now();
-    const sleepers = Array.from({ length: CONCURRENT }, () => run(channel, "sleep 0.5"));
-    const talkers = Array.from({ length: CONCURRENT }, (_, index) => run(channel, `echo ${index}`));
-    equal(
-      await Promise.all(talkers),
-      talkers.map((_, index) => `${index}\n`),
-      "each command's own output",
-    );
-    await Promise.all(sleepers);
-    const tookMs = performance.now() - startedMs;
-    check(tookMs < CONCURRENT * 500 * 0.8, `${CONCURRENT} sleeps of 500 ms took ${Math.round(tookMs)} ms: one by one`);
+    let tookMs = 0;
+    // A host that starts programs slowly shows it only where they last.
+    for (const seconds of [0.5, 5]) {
+      const startedMs = performance.now();
+      const sleepers = Array.from({ length: CONCURRENT }, () => run(channel, `sleep ${seconds}`));
+      const talkers = Array.from({ length: CONCURRENT }, (_, index) => run(channel, `echo ${index}`));
+      equal(
+        await Promise.all(talkers),
+        talkers.map((_, index) => `${index}\n`),
+        "each command's own output",
+      );
+      await Promise.all(sleepers);
+      tookMs = performance.now() - startedMs;
+      if (tookMs < CONCURRENT * seconds * 1000 * 0.8) return;
+    }
+    check(false, `${CONCURRENT} sleeps of 5 s took ${Math.round(tookMs)} ms: one by one`);
   }),
 ];
 
