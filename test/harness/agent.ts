@@ -11,8 +11,8 @@ export { ADMIN_TOKEN, READER_TOKEN, TENANT_TOKEN };
 
 const ROOT = join(import.meta.dir, "../..");
 export const FLUXCTL = process.env.FLUXVM_TEST_BINARY ?? join(ROOT, "dist/fluxctl");
-// A bound for a hang: an emulated machine takes a while.
-const START_TIMEOUT_MS = 60_000;
+// A bound for a hang: an emulated machine that others leave little takes a while.
+const START_TIMEOUT_MS = 240_000;
 const STOP_TIMEOUT_MS = 20_000;
 const UIDS_PER_AGENT = 96;
 
