@@ -12,6 +12,7 @@ pub mod landlock;
 pub mod loop_device;
 pub mod namespaces;
 pub mod reclaim;
+pub mod process;
 pub mod sockets;
 pub mod tap;
 pub mod threads;

@@ -1,18 +1,34 @@
 //! Namespaces of the calling thread.
 
-use rustix::io::{Errno, Result};
-use std::io;
+use rustix::io::Result;
+pub use rustix::thread::UnshareFlags;
+use rustix::thread::unshare_unsafe;
+
+/// What may be left without the thread ceasing to share files, descriptors or memory with the others of its process.
+const NAMESPACES: UnshareFlags = UnshareFlags::NEWNS
+    .union(UnshareFlags::NEWCGROUP)
+    .union(UnshareFlags::NEWUTS)
+    .union(UnshareFlags::NEWIPC)
+    .union(UnshareFlags::NEWUSER)
+    .union(UnshareFlags::NEWPID)
+    .union(UnshareFlags::NEWNET);
+
+/// Gives the calling thread namespaces of its own; flags that name none are ignored. A new pid namespace begins with the
+/// next child.
+///
+/// # Errors
+/// `PERM` without the right to it, `NOSPC` when there are too many, `INVAL` where the kernel wants a process with one
+/// thread.
+pub fn leave(namespaces: UnshareFlags) -> Result<()> {
+    // SAFETY: only namespaces are left, so that threads go on sharing descriptors and memory as Rust expects.
+    unsafe { unshare_unsafe(namespaces & NAMESPACES) }
+}
 
 /// Gives the calling thread a network namespace of its own, without any interface that is up. Threads that it starts
 /// inherit it; the other threads of the process stay where they are.
 ///
 /// # Errors
-/// `PERM` without the right to it, `NOSPC` when there are too many.
+/// As [`leave`].
 pub fn own_network() -> Result<()> {
-    // SAFETY: unshare takes an integer and changes no memory; network namespaces are a property of the thread alone.
-    let status = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    if status == 0 {
-        return Ok(());
-    }
-    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+    leave(UnshareFlags::NEWNET)
 }

@@ -1,0 +1,36 @@
+//! The filter of system calls on all threads. Two layers, of which the stricter answer counts: what is not listed kills the
+//! process; what a library tries and can do without is refused.
+
+use crate::JailError;
+use crate::calls::{ALLOWED, REFUSED, Rule, conditional};
+use rustix::process::getpid;
+use seccompiler::{SeccompAction, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads};
+use std::collections::BTreeMap;
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Limits every thread of this process to what a running machine needs. No thread can be started afterwards.
+///
+/// # Errors
+/// When the kernel refuses, or a thread has a filter of its own.
+pub fn seal() -> Result<(), JailError> {
+    let mut allowed: Rules = ALLOWED.iter().chain(&REFUSED).map(|call| (*call, Vec::new())).collect();
+    for Rule { call, conditions } in conditional(getpid()).map_err(failed)? {
+        let rule = SeccompRule::new(conditions).map_err(failed)?;
+        allowed.entry(call).or_default().push(rule);
+    }
+    // This order: the second layer lets no third be added.
+    let refused = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    install(refused, SeccompAction::Allow, SeccompAction::Errno(libc::EACCES as u32))?;
+    install(allowed, SeccompAction::KillProcess, SeccompAction::Allow)
+}
+
+fn install(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<(), JailError> {
+    let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64).map_err(failed)?;
+    let program: seccompiler::BpfProgram = filter.try_into().map_err(failed)?;
+    apply_filter_all_threads(&program).map_err(failed)
+}
+
+fn failed(error: impl std::fmt::Display) -> JailError {
+    JailError::Filter(error.to_string())
+}
