@@ -33,6 +33,16 @@ export function tellIdle(context: Context, sandbox: Sandbox, end: CommandEnd): v
   context.dependencies.publish(eventRow(context, sandbox.record, "sandbox.idle", idleAttributes(end)));
 }
 
+/** Does what changes files for a caller, which the sandbox has to be left in. */
+export async function writing<T>(sandbox: Sandbox, work: () => Promise<T>): Promise<T> {
+  sandbox.runningWrites += 1;
+  try {
+    return await work();
+  } finally {
+    sandbox.runningWrites -= 1;
+  }
+}
+
 /** The exit code is what a shell would say. */
 function idleAttributes(end: CommandEnd): JsonObject {
   if ("error" in end) return { error: end.error };

@@ -3,7 +3,7 @@
 import { limits } from "../config/limits.ts";
 import type { ExecRequest, ExecResult, FileContent } from "../contracts/channel.ts";
 import { AgentError } from "../errors/agent-error.ts";
-import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "./activity.ts";
+import { type CommandEnd, commandBegan, commandEnded, tellIdle, writing } from "./activity.ts";
 import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import { environmentBytes, withEnvironment } from "./environment.ts";
@@ -14,8 +14,18 @@ import type { Live, Sandbox } from "./sandbox.ts";
 
 const USAGE_STALE_MS = 1000;
 
-/** The running instance. Rejects with the code that says why there is none. */
+/**
+ * The running instance for what a caller does in it. Rejects with the code that says why there is none, and with
+ * `DRY_RUN_BUSY` while a dry-run is in it: whatever came of the call would be undone after it was answered.
+ */
 export function liveOf(sandbox: Sandbox): Live {
+  const live = runningOf(sandbox);
+  if (sandbox.dryRun?.inMailbox !== true) return live;
+  throw new AgentError("DRY_RUN_BUSY", "a dry-run is in the sandbox, and what is done there meanwhile would be undone");
+}
+
+/** The running instance, whoever is in it. Rejects with the code that says why there is none. */
+export function runningOf(sandbox: Sandbox): Live {
   const { phase, error } = sandbox.record;
   if (phase === "pausing" || phase === "paused") throw new AgentError("SANDBOX_PAUSED");
   if (phase === "creating" || phase === "starting" || phase === "resuming") throw new AgentError("SANDBOX_NOT_READY");
@@ -105,7 +115,7 @@ export async function runProcess(context: Context, sandbox: Sandbox, asked: Proc
 }
 
 export async function ping(sandbox: Sandbox): Promise<void> {
-  const channel = await liveOf(sandbox).instance.channel();
+  const channel = await runningOf(sandbox).instance.channel();
   await withDeadline(channel.ping(), limits.execGraceMs, "the guest agent's answer");
 }
 
@@ -124,8 +134,10 @@ export async function writeFile(
   mode: number,
 ): Promise<void> {
   if (content.length > limits.fileMaxBytes) throw new AgentError("FILE_TOO_LARGE");
-  const { inside, channel } = await openFile(context, sandbox, path);
-  await channel.writeFile(inside, content, mode & 0o777, limits.fileMaxBytes);
+  await writing(sandbox, async () => {
+    const { inside, channel } = await openFile(context, sandbox, path);
+    await channel.writeFile(inside, content, mode & 0o777, limits.fileMaxBytes);
+  });
 }
 
 async function openFile(context: Context, sandbox: Sandbox, path: string) {

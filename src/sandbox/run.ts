@@ -14,6 +14,9 @@ import type { Live, Sandbox } from "./sandbox.ts";
 import { bringToPresent } from "./snapshots/present.ts";
 import { amend, fail } from "./transition.ts";
 
+/** A backend keeps to the time that it is given by itself, and knows more of why it was not enough. */
+const BACKEND_FIRST = 1.05;
+
 /** What differs between the sandbox's own instance and one on a clone of its volume. */
 export interface LaunchPlace {
   readonly shortName: string;
@@ -116,8 +119,7 @@ async function boundAgain(context: Context, { record }: Sandbox, instance: Insta
 /** Resolves with the guest agent of an instance when it answers; ends the instance when it does not within `timeoutMs`. */
 async function answering(instance: Instance, timeoutMs: number): Promise<GuestChannel> {
   try {
-    // The backend keeps to that time by itself, and knows more of why.
-    return await withDeadline(instance.channel(), timeoutMs + limits.execGraceMs, "waiting for the guest agent");
+    return await withDeadline(instance.channel(), timeoutMs * BACKEND_FIRST, "waiting for the guest agent");
   } catch (error) {
     await discard(instance);
     throw error;

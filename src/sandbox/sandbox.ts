@@ -46,6 +46,8 @@ export class Sandbox {
   /** Whether followers of events were last told that commands run. */
   toldRunning = false;
   runningListings = 0;
+  /** Files that are being written, made, moved or removed for callers. */
+  runningWrites = 0;
   storageBytes = 0;
   storageCheckedAtUnixMs = 0;
   /** What the workspace held when it was first stopped for going over its bound. */

@@ -6,7 +6,7 @@ import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import { tellingEnd } from "../ending.ts";
 import { tellTime } from "../guest-clock.ts";
-import { checkCommand, commandTimeoutMs, liveOf } from "../guest-access.ts";
+import { checkCommand, commandTimeoutMs, liveOf, runningOf } from "../guest-access.ts";
 import type { DryRunReply, DryRunRequest } from "../operations.ts";
 import { lifeOwner } from "../record.ts";
 import { discard } from "../run.ts";
@@ -37,6 +37,9 @@ export async function snapshotDryRun(context: Context, sandbox: Sandbox, request
   if (sandbox.dryRun !== null) throw new AgentError("DRY_RUN_BUSY");
   if (sandbox.runningCommands > 0) {
     throw new AgentError("SANDBOX_BUSY", "commands are running in the sandbox, which a dry-run would end");
+  }
+  if (sandbox.runningWrites > 0) {
+    throw new AgentError("SANDBOX_BUSY", "files are being written in the sandbox, which a dry-run would undo");
   }
   const run = new SnapshotDryRun(context, sandbox, { command: request.command, timeoutMs, paths });
   sandbox.dryRun = run.side;
@@ -86,7 +89,7 @@ class SnapshotDryRun {
   async run(): Promise<DryRunReply> {
     if (this.#aborted !== null) throw this.#aborted;
     const { context, sandbox } = this;
-    const live = liveOf(sandbox);
+    const live = runningOf(sandbox);
     const tag = newDryRunTag();
     const ledger = context.ledger(`${lifeOwner(sandbox.record)}/${tag}`);
     const pending = { tag, ledger };

@@ -2,6 +2,7 @@
 import { limits } from "../../config/limits.ts";
 import type { ByteSource, ChangeFeed, FileDownload, GuestFiles } from "../../contracts/files.ts";
 import { AgentError } from "../../errors/agent-error.ts";
+import { writing } from "../activity.ts";
 import type { Context } from "../context.ts";
 import { tellingEnd } from "../ending.ts";
 import { liveOf, refreshUsage } from "../guest-access.ts";
@@ -17,17 +18,12 @@ export function fileOperations(context: Context): FileSystemOperations {
     caller: Caller,
     id: string,
     work: (files: GuestFiles, sandbox: Sandbox) => Promise<T>,
-  ): Promise<T> =>
-    await onGuest(context, caller, id, async (sandbox) => {
-      const { fileStreams } = await liveOf(sandbox).instance.channel();
-      if (fileStreams === undefined) throw new AgentError("NOT_SUPPORTED", "this guest agent cannot stream files");
-      return await work(fileStreams, sandbox);
-    });
+  ): Promise<T> => await onGuest(context, caller, id, async (sandbox) => await work(await filesOf(sandbox), sandbox));
   /** For what may change how much the sandbox uses. */
   const changing = async <T>(caller: Caller, id: string, work: (files: GuestFiles) => Promise<T>): Promise<T> =>
-    await onFiles(caller, id, async (files, sandbox) => {
+    await onGuest(context, caller, id, async (sandbox) => {
       try {
-        return await work(files);
+        return await writing(sandbox, async () => await work(await filesOf(sandbox)));
       } finally {
         refreshUsage(context, sandbox);
       }
@@ -77,6 +73,12 @@ export function fileOperations(context: Context): FileSystemOperations {
         endingChanges(context, sandbox, await files.watch(guestPath(path), recursive)),
       ),
   };
+}
+
+async function filesOf(sandbox: Sandbox): Promise<GuestFiles> {
+  const { fileStreams } = await liveOf(sandbox).instance.channel();
+  if (fileStreams === undefined) throw new AgentError("NOT_SUPPORTED", "this guest agent cannot stream files");
+  return fileStreams;
 }
 
 /** Rejects with `PATH_INVALID`: empty, relative, too long, with NUL or `..`. What it leads to is decided in the guest. */

@@ -65,13 +65,16 @@ describe("snapshots", () => {
     expect([vm.tags(), Object.keys(rows())]).toEqual([["one"], ["h"]]);
   });
 
-  test.each(["", ".", "..", "a/b", "..\0", "x".repeat(129), "dry-run-00000000"])("the tag %j is refused", async (tag) => {
-    await using vm = await machine();
-    const { snapshots } = vm.core;
-    for (const call of [snapshots.takeSnapshot, snapshots.removeSnapshot, snapshots.restoreSnapshot]) {
-      await expect(call(admin, "vm", tag)).rejects.toMatchObject({ code: "BAD_REQUEST" });
-    }
-  });
+  test.each(["", ".", "..", "a/b", "..\0", "x".repeat(129), "dry-run-00000000"])(
+    "the tag %j is refused",
+    async (tag) => {
+      await using vm = await machine();
+      const { snapshots } = vm.core;
+      for (const call of [snapshots.takeSnapshot, snapshots.removeSnapshot, snapshots.restoreSnapshot]) {
+        await expect(call(admin, "vm", tag)).rejects.toMatchObject({ code: "BAD_REQUEST" });
+      }
+    },
+  );
 
   test("belong to backends that have them, and to sandboxes that the caller may see", async () => {
     await using world = await World.create();
@@ -241,6 +244,29 @@ describe("a dry-run by snapshot", () => {
     await expect(snapshots.takeSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "DRY_RUN_BUSY" });
     await expect(snapshots.restoreSnapshot(admin, "vm", "one")).rejects.toMatchObject({ code: "DRY_RUN_BUSY" });
     await first;
+  });
+
+  test("keeps out what would be undone with it, and does not begin while files are written", async () => {
+    await using vm = await machine();
+    const { operations, executions, files } = vm.core;
+    const running = dryRun(vm.core, "sleep 100");
+    const path = Buffer.from("/mine");
+    const others = [
+      () => operations.process(admin, "vm", { command: "write /mine x" }),
+      () => operations.writeFile(admin, "vm", "mine", Buffer.from("x"), 0o644),
+      () => operations.readFile(admin, "vm", "kept"),
+      () => operations.baseline(admin, "vm", ["/"]),
+      () => executions.startExecution(admin, "vm", { command: "x" }),
+      () => files.makeDirectory(admin, "vm", path, 0o755),
+    ];
+    for (const other of others) await expect(other()).rejects.toMatchObject({ code: "DRY_RUN_BUSY" });
+    await operations.ping(admin, "vm");
+    expect(await running).toMatchObject({ revertedVia: "snapshot" });
+    expect(await operations.process(admin, "vm", { command: "write /mine x" })).toMatchObject({ exitCode: 0 });
+    const writing = operations.writeFile(admin, "vm", "mine", Buffer.from("y"), 0o644);
+    await expect(dryRun(vm.core, "x")).rejects.toMatchObject({ code: "SANDBOX_BUSY" });
+    await writing;
+    expect(await dryRun(vm.core, "x")).toMatchObject({ revertedVia: "snapshot" });
   });
 
   test("whose snapshot cannot be taken changes nothing", async () => {
