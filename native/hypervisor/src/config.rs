@@ -1,9 +1,10 @@
 //! The boot configuration: what a caller may say about a machine, with its limits, and the machine made of it.
 
+use crate::devices;
 use fluxvm_engine::error::Error as EngineError;
 use fluxvm_engine::machine::MachineConfig;
 use fluxvm_engine::memory::{GuestRam, Mapping};
-use fluxvm_engine::virtio::VirtioDevice;
+use fluxvm_engine::virtio::balloon::BalloonControl;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Deserialize;
 use std::fs::{File, OpenOptions};
@@ -61,6 +62,22 @@ pub struct BootConfig {
     pub kernel_args: Option<String>,
     /// Where the first serial port prints; otherwise to the standard output.
     pub console: Option<PathBuf>,
+    /// The tap device of the network card.
+    pub tap: Option<String>,
+    /// The address of the network card.
+    pub mac: Option<String>,
+    /// The context id of the guest, 3 where nothing else is said.
+    pub vsock_cid: Option<u32>,
+    /// The unix socket by which programs of the host reach the guest, and with `_PORT` the other way.
+    pub vsock_uds: Option<PathBuf>,
+    /// Bandwidth of the network each way, in Mbit a second.
+    pub net_mbit_limit: Option<u32>,
+    /// Packets each way a second.
+    pub net_pps_limit: Option<u32>,
+    /// Bandwidth of the disk, in Mbit a second.
+    pub blk_mbit_limit: Option<u32>,
+    /// Operations of the disk a second.
+    pub blk_ops_limit: Option<u32>,
     /// Which engine to use: only `kvm` is here.
     #[serde(default)]
     pub engine: Engine,
@@ -76,23 +93,27 @@ pub enum Engine {
 }
 
 impl BootConfig {
-    /// Opens all that the configuration names and describes the machine.
+    /// Opens all that the configuration names and describes the machine; also returns what the balloon is controlled by.
     ///
     /// # Errors
-    /// [`ConfigError`] of the first thing that is wrong; nothing is left behind.
-    pub fn open(&self) -> Result<MachineConfig, ConfigError> {
+    /// [`ConfigError`] of the first thing that is wrong.
+    pub fn open(&self) -> Result<(MachineConfig, BalloonControl), ConfigError> {
         let kernel = open("the kernel", &self.kernel, OpenOptions::new().read(true))?;
-        let initrd = self.initrd.as_deref().map(|path| open("the initial RAM disk", path, OpenOptions::new().read(true)));
+        let initrd =
+            self.initrd.as_deref().map(|path| open("the initial RAM disk", path, OpenOptions::new().read(true)));
         let bytes = self.memory_mib.checked_mul(MIB).ok_or(ConfigError::Value("memory_mib is too large"))?;
-        Ok(MachineConfig {
-            ram: GuestRam::new(anonymous_memory(bytes)?, bytes, Mapping::Shared)?,
+        let ram = GuestRam::new(anonymous_memory(bytes)?, bytes, Mapping::Shared)?;
+        let devices = devices::make(self, bytes)?;
+        let config = MachineConfig {
+            ram,
             vcpus: self.vcpus,
             kernel,
             initrd: initrd.transpose()?,
             command_line: self.kernel_args.clone().unwrap_or_else(|| DEFAULT_COMMAND_LINE.to_owned()),
             serial: self.serial()?,
-            devices: self.devices()?,
-        })
+            devices: devices.all,
+        };
+        Ok((config, devices.balloon))
     }
 
     fn serial(&self) -> Result<Box<dyn Write + Send>, ConfigError> {
@@ -101,18 +122,16 @@ impl BootConfig {
             None => Ok(Box::new(io::stdout())),
         }
     }
-
-    fn devices(&self) -> Result<Vec<Box<dyn VirtioDevice>>, ConfigError> {
-        Ok(Vec::new())
-    }
 }
 
-fn open(what: &'static str, path: &Path, options: &OpenOptions) -> Result<File, ConfigError> {
+/// Opens a file and says which one it was when that fails.
+pub fn open(what: &'static str, path: &Path, options: &OpenOptions) -> Result<File, ConfigError> {
     options.open(path).map_err(|source| ConfigError::Open { what, path: path.to_owned(), source })
 }
 
 fn anonymous_memory(bytes: u64) -> Result<File, ConfigError> {
-    let memory = memfd_create("guest-memory", MemfdFlags::CLOEXEC).map_err(|errno| ConfigError::Memory(errno.into()))?;
+    let memory =
+        memfd_create("guest-memory", MemfdFlags::CLOEXEC).map_err(|errno| ConfigError::Memory(errno.into()))?;
     let memory = File::from(memory);
     memory.set_len(bytes).map_err(ConfigError::Memory)?;
     Ok(memory)

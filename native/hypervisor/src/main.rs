@@ -1,6 +1,7 @@
 //! `fluxvm-hypervisor`: one virtual machine in one process, booted from a configuration and driven over a control socket.
 
 mod config;
+mod devices;
 
 use config::BootConfig;
 use fluxvm_engine::machine::Machine;
@@ -27,7 +28,8 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("usage")?;
     let config: BootConfig = serde_json::from_slice(&std::fs::read(path)?)?;
     let (ends, ended) = channel();
-    let mut machine = Machine::new(config.open()?, ends)?;
+    let (config, _balloon) = config.open()?;
+    let mut machine = Machine::new(config, ends)?;
     machine.start()?;
     let end = ended.recv()?;
     machine.stop();
