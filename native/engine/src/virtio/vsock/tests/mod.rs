@@ -3,6 +3,7 @@
 mod guest;
 mod hostile;
 mod life;
+mod storm;
 mod traffic;
 
 use super::packet::Operation;
