@@ -68,7 +68,8 @@ async function createPool(context: Context, caller: Caller, request: CreatePoolR
   context.assertOpen();
   const { name, size, template } = request;
   // In an address those two would name something else.
-  if (!NAME.test(name) || name === "." || name === "..") throw new AgentError("BAD_REQUEST", "a pool's name is 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'");
+  if (!NAME.test(name) || name === "." || name === "..")
+    throw new AgentError("BAD_REQUEST", "a pool's name is 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'");
   const tenant = template.tenant ?? caller.tenant;
   if (caller.tenant !== null && tenant !== caller.tenant) throw new AgentError("TENANT_REFUSED");
   const backend = context.backend(template.backend);
