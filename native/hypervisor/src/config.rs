@@ -78,9 +78,9 @@ pub struct BootConfig {
     pub blk_mbit_limit: Option<u32>,
     /// Operations of the disk a second.
     pub blk_ops_limit: Option<u32>,
-    /// Which engine to use: only `kvm` is here.
-    #[serde(default)]
-    pub engine: Engine,
+    /// Which engine to use; here only to be checked.
+    #[serde(default, rename = "engine")]
+    _engine: Engine,
 }
 
 /// Engines by name.

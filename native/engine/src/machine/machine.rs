@@ -152,6 +152,14 @@ impl Machine {
         state::save(&self.parts)
     }
 
+    /// Whether a saved state has the right form and is for a machine like this one.
+    ///
+    /// # Errors
+    /// [`Error::SavedState`].
+    pub fn check(&self, bytes: &[u8]) -> Result<()> {
+        state::check(&self.parts, bytes)
+    }
+
     /// Puts a saved state into a machine that was made alike and is paused or has not run; it is paused afterwards. RAM and
     /// disks must be as they were when the state was saved.
     ///

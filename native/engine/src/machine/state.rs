@@ -52,6 +52,11 @@ pub(super) fn load(parts: &Parts, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Whether the bytes have the right form and are for a machine like this one.
+pub(super) fn check(parts: &Parts, bytes: &[u8]) -> Result<()> {
+    MachineState::parse(parts, bytes).map(drop)
+}
+
 struct MachineState<'a> {
     vcpus: Vec<VcpuState>,
     vm: VmState,
