@@ -1,5 +1,6 @@
 //! The executions of a guest by their ids. They belong to the guest: connections come and go.
 
+mod channel;
 mod input;
 mod piece;
 mod retained;

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The largest piece, and the least. With the heads of their frames, two of the largest are no more than the half MiB
-/// that the host takes at a time.
-pub const PIECE_SIZE_MAX: usize = (256 << 10) - 64;
+/// The largest piece, and the least. With the heads of their frames, two of the largest are no more than the MiB that
+/// the host takes at a time.
+pub const PIECE_SIZE_MAX: usize = (512 << 10) - 64;
 pub const PIECE_SIZE_MIN: usize = 4 << 10;
 /// Large pieces that are kept for the next who needs one.
 const SPARES_MAX: usize = 4;

@@ -1,11 +1,11 @@
 //! One execution that the guest knows: its process, what it wrote, what is to be written to it, how it ended. Its
 //! tasks empty and fill its pipes whether or not a host is there.
 
+use super::channel::{Channel, unread};
 use super::input::{Input, Next};
 use super::piece::{Excerpt, PIECE_SIZE_MAX};
 use super::ring::{Budget, Ring};
 use crate::guest::{Control, Ended, ExitStatus, LocalFuture};
-use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::cell::{Cell, RefCell};
@@ -70,20 +70,6 @@ pub struct Pool {
 impl Pool {
     pub fn new(budget: Budget, make_room: Box<dyn Fn(u64)>) -> Self {
         Self { budget: Rc::new(budget), make_room }
-    }
-}
-
-struct Channel {
-    ring: Ring,
-    /// Where more may come from; none at its end.
-    pipe: Option<Rc<pipe::Receiver>>,
-}
-
-impl Channel {
-    /// The offset behind what has been written so far, read or not.
-    fn written(&self) -> u64 {
-        let unread = self.pipe.as_ref().map_or(0, |pipe| ioctl_fionread(pipe).unwrap_or(0));
-        self.ring.kept().end + unread
     }
 }
 
@@ -202,12 +188,13 @@ impl Retained {
 
     /// Keeps what there is, at most `room` bytes: how many; none at the end.
     fn read_from(&self, index: usize, pipe: &pipe::Receiver, room: usize) -> Option<usize> {
-        let waiting = room.min(ioctl_fionread(pipe).unwrap_or(0) as usize);
-        if self.pool.budget.excess(waiting as u64) > 0 {
-            (self.pool.make_room)(waiting as u64);
+        let mut wanted = self.channels[index].borrow().wanted(room);
+        if self.pool.budget.excess(wanted as u64) > 0 {
+            wanted = wanted.min(unread(pipe));
+            (self.pool.make_room)(wanted as u64);
         }
         // The end has to be read too, though nothing is waiting there.
-        match self.channels[index].borrow_mut().ring.fill(waiting.max(1), |space| pipe.try_read(space)) {
+        match self.channels[index].borrow_mut().ring.fill(wanted.max(1), |space| pipe.try_read(space)) {
             Ok(0) => None,
             Ok(count) => {
                 self.changed.notify_waiters();

@@ -75,6 +75,11 @@ impl Ring {
         self.kept.end - self.kept.base
     }
 
+    /// Bytes for which there is memory already, if there is some.
+    pub fn spare(&self) -> Option<usize> {
+        self.pieces.back().map(|(_, last)| last.spare()).filter(|spare| *spare > 0)
+    }
+
     /// Bytes that can be added before the oldest must go.
     pub fn room(&self) -> u64 {
         self.max - self.len()
