@@ -12,6 +12,8 @@ pub mod net;
 mod persist;
 mod queue;
 mod reactor;
+#[cfg(test)]
+mod reactor_tests;
 pub mod rng;
 mod state;
 mod status;

@@ -1,7 +1,8 @@
-//! One layer: a file with the clusters that it has at the offsets that they have on the disk, and the map of them. The
-//! lowest layer has no map: it has everything.
+//! One layer: a file, and what of the disk it has. A layer that a guest writes has its clusters at the offsets that they
+//! have on the disk.
 
 use super::map::{Cluster, ClusterMap, MAP_PAGE_BYTES};
+use super::qcow2::{Image, Place};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::File;
@@ -32,6 +33,15 @@ pub enum DiskError {
     /// The file of a layer is not what it should be.
     #[error("disk layer: {0}")]
     Layer(&'static str),
+    /// The image cannot be read.
+    #[error("disk image: {0}")]
+    Image(&'static str),
+    /// Images do not fit on each other.
+    #[error("disk image: {0}")]
+    Chain(&'static str),
+    /// The layer below is an image that is never written.
+    #[error("disk: an image is not written")]
+    Sealed,
     /// There are as many layers as one disk may have.
     #[error("disk: more than {0} layers")]
     Layers(usize),
@@ -49,17 +59,35 @@ pub enum Durability {
     Ephemeral,
 }
 
+/// What a layer has.
+pub(super) enum Content {
+    /// Everything: a raw file.
+    Whole,
+    /// What the map says.
+    Mapped(ClusterMap),
+    /// What an image has, at its own offsets.
+    Image(Image),
+}
+
 pub(super) struct Layer {
     pub(super) file: Arc<File>,
-    /// Absent in the lowest layer.
-    pub(super) map: Option<ClusterMap>,
+    pub(super) content: Content,
+    /// Size of the disk in the eyes of the layer.
+    pub(super) bytes: u64,
     pub(super) durability: Durability,
 }
 
 impl Layer {
-    /// The lowest layer.
-    pub(super) fn whole(file: File) -> Self {
-        Self { file: Arc::new(file), map: None, durability: Durability::Durable }
+    /// A raw file, which has everything.
+    pub(super) fn whole(file: File, bytes: u64) -> Self {
+        Self { file: Arc::new(file), content: Content::Whole, bytes, durability: Durability::Durable }
+    }
+
+    /// A qcow2 image, which is only read. The file is untrusted.
+    pub(super) fn image(file: File) -> Result<Self, DiskError> {
+        let image = Image::read(&file)?;
+        let bytes = image.bytes;
+        Ok(Self { file: Arc::new(file), content: Content::Image(image), bytes, durability: Durability::Durable })
     }
 
     /// A new layer over a disk of `bytes`, in an empty file.
@@ -74,7 +102,8 @@ impl Layer {
         if kept {
             file.write_all_at(&header_bytes(bytes), header)?;
         }
-        Ok(Self { file: Arc::new(file), map: Some(ClusterMap::new(clusters, kept)), durability })
+        let content = Content::Mapped(ClusterMap::new(clusters, kept));
+        Ok(Self { file: Arc::new(file), content, bytes, durability })
     }
 
     /// A durable layer from before, for a disk of `bytes`. The file is untrusted.
@@ -92,20 +121,54 @@ impl Layer {
         }
         let mut map = vec![0; map_bytes as usize];
         file.read_exact_at(&mut map, header + MAP_PAGE_BYTES as u64)?;
-        let map = Some(ClusterMap::from_bytes(clusters, &map)?);
-        Ok(Self { file: Arc::new(file), map, durability: Durability::Durable })
+        let content = Content::Mapped(ClusterMap::from_bytes(clusters, &map)?);
+        Ok(Self { file: Arc::new(file), content, bytes, durability: Durability::Durable })
     }
 
-    /// What the layer says about a cluster.
-    pub(super) fn cluster(&self, cluster: u64) -> Cluster {
-        self.map.as_ref().map_or(Cluster::Data, |map| map.get(cluster))
+    /// Where the layer has a cluster; nothing when it is in a layer below.
+    pub(super) fn find(&self, cluster: u64) -> Option<Place> {
+        let offset = cluster * CLUSTER_BYTES;
+        if offset >= self.bytes {
+            return None;
+        }
+        match &self.content {
+            Content::Whole => Some(Place::At(offset)),
+            Content::Image(image) => image.find(cluster),
+            Content::Mapped(map) => match map.get(cluster) {
+                Cluster::Absent => None,
+                Cluster::Data => Some(Place::At(offset)),
+                Cluster::Zero => Some(Place::Zeros),
+            },
+        }
+    }
+
+    /// Whether it has the data of a cluster where a write may go.
+    pub(super) fn holds(&self, cluster: u64) -> bool {
+        matches!(self.find(cluster), Some(Place::At(_)))
+    }
+
+    /// Whether a guest may write to it.
+    pub(super) fn is_writable(&self) -> bool {
+        !matches!(self.content, Content::Image(_))
+    }
+
+    /// The map, of a layer that has one.
+    pub(super) fn map(&self) -> Option<&ClusterMap> {
+        if let Content::Mapped(map) = &self.content { Some(map) } else { None }
+    }
+
+    /// Notes what clusters are now.
+    pub(super) fn mark(&mut self, clusters: std::ops::Range<u64>, value: Cluster) {
+        if let Content::Mapped(map) = &mut self.content {
+            map.set(clusters, value);
+        }
     }
 
     /// Writes the changed parts of the map to the file, without a sync. Returns whether there were any.
-    pub(super) fn write_map(&mut self, bytes: u64) -> io::Result<bool> {
-        let Some(map) = self.map.as_mut().filter(|_| self.durability == Durability::Durable) else { return Ok(false) };
+    pub(super) fn write_map(&mut self) -> io::Result<bool> {
+        let Content::Mapped(map) = &mut self.content else { return Ok(false) };
         let pages = map.take_changed();
-        let begin = map_offset(bytes) + MAP_PAGE_BYTES as u64;
+        let begin = map_offset(self.bytes) + MAP_PAGE_BYTES as u64;
         for (offset, page) in &pages {
             if let Err(error) = self.file.write_all_at(page, begin + offset) {
                 map.change_all();

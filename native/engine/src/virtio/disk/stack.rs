@@ -1,7 +1,8 @@
 //! The layers of a disk as one: where each byte is read from, where it is written to, and what happens to the top.
 
-use super::layer::{CLUSTER_BYTES, DiskError, Durability, Layer};
+use super::layer::{CLUSTER_BYTES, Content, DiskError, Durability, Layer};
 use super::map::Cluster;
+use super::qcow2::Place;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
@@ -20,8 +21,8 @@ pub type SharedDisk = Arc<Mutex<Disk>>;
 /// Where a part of a disk is.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// In this file, at the same offset.
-    File(Arc<File>),
+    /// In this file, at this offset.
+    File(Arc<File>, u64),
     /// Nowhere: it reads as zeros.
     Zeros,
 }
@@ -35,6 +36,23 @@ pub struct Run {
     pub offset: u64,
     /// Its length in bytes.
     pub bytes: u64,
+}
+
+/// One file of those that a disk is made of.
+pub struct DiskImage {
+    /// The file; of an image that others use it should be open for reading only.
+    pub file: File,
+    /// How to read it; never guessed from the content, which the guest may have written.
+    pub format: ImageFormat,
+}
+
+/// How an image is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// The bytes of the disk.
+    Raw,
+    /// A qcow2 image without compression and encryption. It is only read: put a layer on it for a guest that writes.
+    Qcow2,
 }
 
 /// A disk.
@@ -59,7 +77,46 @@ impl Disk {
         if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
             return Err(DiskError::Size(bytes));
         }
-        Ok(Self { layers: vec![Layer::whole(file)], bytes, read_only })
+        Ok(Self { layers: vec![Layer::whole(file, bytes)], bytes, read_only })
+    }
+
+    /// A disk of images on each other, the lowest first, which are all only read. The size is that of the last one. What
+    /// images say about the names of those below is not looked at: whoever opened the files decides.
+    ///
+    /// # Errors
+    /// When there is none, an image cannot be read, or they do not fit on each other.
+    pub fn open_images(images: Vec<DiskImage>) -> Result<Self, DiskError> {
+        let mut layers: Vec<Layer> = Vec::new();
+        for DiskImage { file, format } in images {
+            let layer = match format {
+                ImageFormat::Raw if layers.is_empty() => Self::open(file, true)?.layers.remove(0),
+                ImageFormat::Raw => return Err(DiskError::Chain("a raw file has nothing below it")),
+                ImageFormat::Qcow2 => Layer::image(file)?,
+            };
+            match &layer.content {
+                Content::Image(image) if image.has_backing && layers.is_empty() => {
+                    return Err(DiskError::Chain("the image below it is missing"));
+                }
+                Content::Image(image) if !image.has_backing && !layers.is_empty() => {
+                    return Err(DiskError::Chain("an image that is complete lies on another"));
+                }
+                _ => (),
+            }
+            // The end of a smaller disk must be the end of a cluster, or its last one would be read beyond it.
+            let torn = |below: &Layer| below.bytes < layer.bytes && !below.bytes.is_multiple_of(CLUSTER_BYTES);
+            if layers.iter().any(torn) {
+                return Err(DiskError::Chain("an image below ends within a cluster of 4 KiB"));
+            }
+            layers.push(layer);
+            if layers.len() >= LAYERS_MAX {
+                return Err(DiskError::Layers(LAYERS_MAX));
+            }
+        }
+        let bytes = layers.last().ok_or(DiskError::Chain("there is no image"))?.bytes;
+        if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(DiskError::Size(bytes));
+        }
+        Ok(Self { layers, bytes, read_only: false })
     }
 
     /// The disk as the device shares it.
@@ -74,7 +131,7 @@ impl Disk {
 
     /// Whether the guest may only read.
     pub fn is_read_only(&self) -> bool {
-        self.read_only
+        self.read_only || !self.top().is_writable()
     }
 
     /// How many layers there are, with the lowest.
@@ -85,7 +142,7 @@ impl Disk {
     /// How many bytes the top layer has of its own; all of the disk when it is the lowest.
     pub fn top_bytes(&self) -> u64 {
         let top = self.top();
-        top.map.as_ref().map_or(self.bytes, |map| map.present() * CLUSTER_BYTES)
+        top.map().map_or(self.bytes, |map| map.present() * CLUSTER_BYTES)
     }
 
     /// Freezes the top and puts a new layer on it, in an empty file. What the guest was told is on disk stays so.
@@ -131,7 +188,10 @@ impl Disk {
     /// When only the lowest is left, or the host refuses.
     pub fn merge_top(&mut self) -> Result<(), DiskError> {
         let (top, rest) = self.layers.split_last_mut().ok_or(DiskError::NoLayer)?;
-        let (Some(map), Some(below)) = (top.map.as_ref(), rest.last_mut()) else { return Err(DiskError::NoLayer) };
+        let (Some(map), Some(below)) = (top.map(), rest.last_mut()) else { return Err(DiskError::NoLayer) };
+        if !below.is_writable() {
+            return Err(DiskError::Sealed);
+        }
         let mut buffer = vec![0; MERGE_BYTES];
         for run in map.runs(Cluster::Data) {
             let end = (run.end * CLUSTER_BYTES).min(self.bytes);
@@ -142,16 +202,12 @@ impl Disk {
                 below.file.write_all_at(&buffer[..piece], at)?;
                 at += piece as u64;
             }
-            if let Some(map) = below.map.as_mut() {
-                map.set(run, Cluster::Data);
-            }
+            below.mark(run, Cluster::Data);
         }
         for run in map.runs(Cluster::Zero) {
             let (begin, end) = (run.start * CLUSTER_BYTES, (run.end * CLUSTER_BYTES).min(self.bytes));
             below.zero(begin, end - begin, true)?;
-            if let Some(map) = below.map.as_mut() {
-                map.set(run, Cluster::Zero);
-            }
+            below.mark(run, Cluster::Zero);
         }
         self.layers.pop();
         Ok(())
@@ -174,7 +230,7 @@ impl Disk {
     /// The file that a flush of the guest has to sync; none when nothing written is to outlive its layer.
     pub fn sync_target(&self) -> Option<Arc<File>> {
         let top = self.top();
-        (top.durability == Durability::Durable && !self.read_only).then(|| top.file.clone())
+        (top.durability == Durability::Durable && !self.is_read_only()).then(|| top.file.clone())
     }
 
     /// Writes the map of the top after its data was synced. Returns whether another sync is needed.
@@ -182,8 +238,7 @@ impl Disk {
     /// # Errors
     /// When the host refuses; the next flush then writes it again.
     pub fn write_map(&mut self) -> io::Result<bool> {
-        let bytes = self.bytes;
-        self.top_mut().write_map(bytes)
+        self.top_mut().write_map()
     }
 
     /// Where a range is to be read, in order; added to `runs`. The range must lie on the disk.
@@ -191,12 +246,18 @@ impl Disk {
         let end = offset + bytes;
         let mut at = offset;
         while at < end {
-            let (owner, zeros) = self.owner(at / CLUSTER_BYTES);
+            let cluster = at / CLUSTER_BYTES;
+            let owner = self.owner(cluster);
             let mut until = next_cluster(at);
-            while until < end && self.owner(until / CLUSTER_BYTES) == (owner, zeros) {
+            while until < end && self.owner(until / CLUSTER_BYTES) == owner.after(until / CLUSTER_BYTES - cluster) {
                 until = next_cluster(until);
             }
-            let source = if zeros { Source::Zeros } else { Source::File(self.layers[owner].file.clone()) };
+            let source = match owner {
+                Owner::Nobody => Source::Zeros,
+                Owner::Layer(index, place) => {
+                    Source::File(self.layers[index].file.clone(), place + (at - cluster * CLUSTER_BYTES))
+                }
+            };
             runs.push(Run { source, offset: at, bytes: until.min(end) - at });
             at = until;
         }
@@ -205,10 +266,7 @@ impl Disk {
     /// Whether a write of this range needs [`Self::copy_up`] first: it touches a part of a cluster that the top does not
     /// have.
     pub fn needs_copy_up(&self, offset: u64, bytes: u64) -> bool {
-        self.torn_clusters(offset, bytes)
-            .into_iter()
-            .flatten()
-            .any(|cluster| self.top().cluster(cluster) != Cluster::Data)
+        self.torn_clusters(offset, bytes).into_iter().flatten().any(|cluster| !self.top().holds(cluster))
     }
 
     /// Copies the clusters that a write of this range touches in part into the top. No write may be in flight.
@@ -217,18 +275,17 @@ impl Disk {
     /// When the host refuses.
     pub fn copy_up(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
         for cluster in self.torn_clusters(offset, bytes).into_iter().flatten() {
-            if self.top().cluster(cluster) == Cluster::Data {
+            if self.top().holds(cluster) {
                 continue;
             }
             let begin = cluster * CLUSTER_BYTES;
             let len = CLUSTER_BYTES.min(self.bytes - begin) as usize;
             let mut buffer = [0; CLUSTER_BYTES as usize];
-            let (owner, zeros) = self.owner(cluster);
-            if !zeros {
-                self.layers[owner].file.read_exact_at(&mut buffer[..len], begin)?;
+            if let Owner::Layer(index, place) = self.owner(cluster) {
+                self.layers[index].file.read_exact_at(&mut buffer[..len], place)?;
             }
             self.top().file.write_all_at(&buffer[..len], begin)?;
-            self.mark(cluster..cluster + 1, Cluster::Data);
+            self.top_mut().mark(cluster..cluster + 1, Cluster::Data);
         }
         Ok(())
     }
@@ -240,9 +297,7 @@ impl Disk {
 
     /// A write of this range has reached the file.
     pub fn written(&mut self, offset: u64, bytes: u64) {
-        if self.top().map.is_some() {
-            self.mark(offset / CLUSTER_BYTES..(offset + bytes).div_ceil(CLUSTER_BYTES), Cluster::Data);
-        }
+        self.top_mut().mark(offset / CLUSTER_BYTES..(offset + bytes).div_ceil(CLUSTER_BYTES), Cluster::Data);
     }
 
     /// Makes a range read as zeros; `unmap` lets its room go. No write may be in flight.
@@ -250,7 +305,7 @@ impl Disk {
     /// # Errors
     /// When the host refuses; the range then has its old content or zeros.
     pub fn zero(&mut self, offset: u64, bytes: u64, unmap: bool) -> io::Result<()> {
-        if self.top().map.is_none() {
+        if self.top().map().is_none() {
             return self.top().zero(offset, bytes, unmap);
         }
         self.copy_up(offset, bytes)?;
@@ -266,7 +321,7 @@ impl Disk {
         }
         if !inner.is_empty() {
             // The map says it; the hole only gives room back.
-            self.mark(whole, Cluster::Zero);
+            self.top_mut().mark(whole, Cluster::Zero);
             self.top().zero(inner.start, inner.end - inner.start, true)?;
         }
         Ok(())
@@ -282,21 +337,12 @@ impl Disk {
         [(head || only && tail).then_some(first), (!only && tail).then_some(last)]
     }
 
-    /// The layer that has a cluster, and whether it says that it is zeros.
-    fn owner(&self, cluster: u64) -> (usize, bool) {
-        for (index, layer) in self.layers.iter().enumerate().rev() {
-            match layer.cluster(cluster) {
-                Cluster::Absent => (),
-                Cluster::Data => return (index, false),
-                Cluster::Zero => return (index, true),
-            }
-        }
-        (0, false)
-    }
-
-    fn mark(&mut self, clusters: std::ops::Range<u64>, value: Cluster) {
-        if let Some(map) = self.top_mut().map.as_mut() {
-            map.set(clusters, value);
+    /// Who has a cluster, and where.
+    fn owner(&self, cluster: u64) -> Owner {
+        let found = self.layers.iter().enumerate().rev().find_map(|(index, layer)| Some((index, layer.find(cluster)?)));
+        match found {
+            Some((index, Place::At(offset))) => Owner::Layer(index, offset),
+            Some((_, Place::Zeros)) | None => Owner::Nobody,
         }
     }
 
@@ -310,6 +356,25 @@ impl Disk {
 
     fn top_mut(&mut self) -> &mut Layer {
         self.layers.last_mut().expect("there is always the lowest layer")
+    }
+}
+
+/// Who has a cluster.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// A layer, at an offset of its file.
+    Layer(usize, u64),
+    /// It reads as zeros.
+    Nobody,
+}
+
+impl Owner {
+    /// Who would have a later cluster of the same run.
+    fn after(self, clusters: u64) -> Self {
+        match self {
+            Self::Layer(index, offset) => Self::Layer(index, offset + clusters * CLUSTER_BYTES),
+            Self::Nobody => Self::Nobody,
+        }
     }
 }
 

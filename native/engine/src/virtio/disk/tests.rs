@@ -9,25 +9,25 @@ use std::os::unix::fs::FileExt;
 /// Not a whole number of clusters, on purpose.
 const DISK_BYTES: u64 = 64 * CLUSTER_BYTES + 1536;
 
-fn file_of(bytes: &[u8]) -> File {
+pub(super) fn file_of(bytes: &[u8]) -> File {
     let file = tempfile::tempfile().expect("a file");
     file.write_all_at(bytes, 0).expect("written");
     file
 }
 
-fn empty() -> File {
+pub(super) fn empty() -> File {
     tempfile::tempfile().expect("a file")
 }
 
-fn read(disk: &Disk, offset: u64, bytes: u64) -> Vec<u8> {
+pub(super) fn read(disk: &Disk, offset: u64, bytes: u64) -> Vec<u8> {
     let mut runs = Vec::new();
     disk.read_runs(offset, bytes, &mut runs);
     let mut data = Vec::new();
     for run in runs {
         assert_eq!(run.offset, offset + data.len() as u64, "runs are in order and leave no gap");
         let mut part = vec![0; run.bytes as usize];
-        if let Source::File(file) = run.source {
-            file.read_exact_at(&mut part, run.offset).expect("read");
+        if let Source::File(file, offset) = run.source {
+            file.read_exact_at(&mut part, offset).expect("read");
         }
         data.append(&mut part);
     }
@@ -35,7 +35,7 @@ fn read(disk: &Disk, offset: u64, bytes: u64) -> Vec<u8> {
     data
 }
 
-fn write(disk: &mut Disk, offset: u64, data: &[u8]) {
+pub(super) fn write(disk: &mut Disk, offset: u64, data: &[u8]) {
     let bytes = data.len() as u64;
     if disk.needs_copy_up(offset, bytes) {
         disk.copy_up(offset, bytes).expect("copied");
