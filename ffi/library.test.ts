@@ -43,6 +43,7 @@ test("a library of another version is refused with both schemas", async () => {
     "process_runs",
     "process_signal",
     "peer_credentials",
+    "receive",
     "vsock_connect",
   ];
   await Bun.write(

@@ -3,6 +3,7 @@
 import { join } from "node:path";
 import packageJson from "../package.json" with { type: "json" };
 import { FileLock } from "../ffi/host/files.ts";
+import { receiveNow } from "../ffi/host/sockets.ts";
 import { claimRange } from "../plugins/host/claim.ts";
 import { builtInPlugins } from "../plugins/index.ts";
 import { type AgentTelemetry, openTelemetry } from "./agent-telemetry.ts";
@@ -58,7 +59,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     ],
     host,
     optionsOf: pluginOptions(config),
-    guest: createGuestConnector(),
+    guest: createGuestConnector({ receive: receiveNow }),
     log,
   });
   starting.defer(() => registry.close());

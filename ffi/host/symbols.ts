@@ -11,5 +11,6 @@ export const hostSymbols = {
   fluxvm_host_process_runs: { args: ["i32", "u64"], returns: "i32" },
   fluxvm_host_process_signal: { args: ["i32", "u64", "i32"], returns: "i32" },
   fluxvm_host_peer_credentials: { args: ["i32", "buffer"], returns: "i32" },
+  fluxvm_host_receive: { args: ["i32", "buffer", "usize"], returns: "i32" },
   fluxvm_host_vsock_connect: { args: ["u32", "u32"], returns: "i32" },
 } as const satisfies Record<string, FFIFunction>;

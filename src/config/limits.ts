@@ -194,6 +194,10 @@ export const limits = {
   /** What waits for the guest to read it, beyond which no stream adds content. */
   guestCongestedBytes: 4 * MIB,
   guestUnsentMaxBytes: 128 * MIB,
+  /** What is received at once is much from here on, and goes into memory of this size, of which so much is kept. */
+  guestMuchBytes: 128 * KIB,
+  guestReceiveBytes: 1024 * KIB,
+  guestReceiveKeptMax: 8,
   guestLineMaxBytes: 96 * MIB,
 
   // State.

@@ -111,6 +111,12 @@ export interface GuestChannel {
   close(): void;
 }
 
+/** Memory that bytes lie in, and that others are received into once all of them were given back. */
+export interface Loan {
+  /** Nobody looks at so many of the bytes any more. Those who keep bytes never give them back. */
+  giveBack(bytes: number): void;
+}
+
 /** A connection to a guest agent that somebody has opened. */
 export interface GuestLink {
   /** Takes of the bytes what it can at once, and says how many; none is 0 or less. */
@@ -122,8 +128,8 @@ export interface GuestLink {
 export interface LinkEvents {
   /** Comes before the others. The link may not take bytes yet. */
   opened(link: GuestLink): void;
-  /** The bytes are the receiver's from here on. */
-  received(bytes: Uint8Array): void;
+  /** The bytes are the receiver's from here on; those on loan can be given back. */
+  received(bytes: Uint8Array, loan?: Loan): void;
   /** It takes bytes again, after it did not take all. */
   writable(): void;
   /** May come more than once. */

@@ -1,5 +1,6 @@
 // Executions as the guest agent offers them: commands with an id that outlive connections. Output is two byte streams
 // with absolute offsets; the guest keeps what the host has not acknowledged, so a cut connection loses nothing.
+import type { Loan } from "./channel.ts";
 
 /** A window of output that is kept, in absolute offsets: the first kept byte, and one past the last. */
 export interface OutputWindow {
@@ -64,11 +65,12 @@ export interface ExecutionStart {
 /** Receives what an execution writes. */
 export interface ExecutionSink {
   /**
-   * `data` is a view of memory that nobody writes again. Offsets never go backwards; one that jumps says that bytes
-   * were lost. The guest may send more once the promise has resolved, which is the back-pressure; small pieces may be
-   * answered with the same promise, which resolves when the last of them is taken.
+   * `data` is a view of memory that nobody writes again; of memory on loan, as long as it is not given back. Offsets
+   * never go backwards; one that jumps says that bytes were lost. The guest may send more once the promise has resolved,
+   * which is the back-pressure; small pieces may be answered with the same promise, which resolves when the last of them
+   * is taken.
    */
-  output(channel: "stdout" | "stderr", offset: number, data: Uint8Array): Promise<void>;
+  output(channel: "stdout" | "stderr", offset: number, data: Uint8Array, loan?: Loan): Promise<void>;
   /** The process has ended; output may follow. What it wrote itself lies below `wrote`. */
   exited(state: GuestExecution, wrote: OutputOffsets): void;
 }

@@ -1,6 +1,7 @@
 // One connection of protocol version 2 after its handshake: gives each operation a stream, hands frames to it, and
 // notices a peer that is gone or silent. When the connection ends, every operation on it fails; none is ever resolved.
 import { limits } from "../config/limits.ts";
+import type { Loan } from "../contracts/channel.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import type { DataPiece } from "./cut-data.ts";
 import { guestFault, guestUnreachable, guestViolation } from "./faults.ts";
@@ -24,6 +25,11 @@ export interface Heartbeat {
   readonly idleMs: number;
   /** How long it may take to give one. */
   readonly pongTimeoutMs: number;
+}
+
+/** What is known of a piece beside its message. */
+interface PieceFacts extends Pick<DataPiece, "announcedBytes"> {
+  readonly loan: Loan | undefined;
 }
 
 export class GuestConnection {
@@ -135,11 +141,11 @@ export class GuestConnection {
     });
   }
 
-  /** A piece of a DATA frame that comes in pieces. */
-  receivePiece({ stream, message, announcedBytes }: DataPiece): void {
+  /** A piece of a DATA frame that comes in pieces; content on loan is the stream's to give back. */
+  receivePiece({ stream, message, announcedBytes }: DataPiece, loan: Loan | undefined): void {
     this.#take(() => {
       if (stream === 0) this.#receiveForConnection(FrameKind.data, message);
-      else this.#receiveForStream(stream, FrameKind.data, message, announcedBytes);
+      else this.#receiveForStream(stream, FrameKind.data, message, { announcedBytes, loan });
     });
   }
 
@@ -170,8 +176,7 @@ export class GuestConnection {
     }
   }
 
-  /** `announcedBytes` of a piece: see there. */
-  #receiveForStream(id: number, kind: FrameKind, message: Fields, announcedBytes?: number): void {
+  #receiveForStream(id: number, kind: FrameKind, message: Fields, piece?: PieceFacts): void {
     const stream = this.#streams.get(id);
     if (stream === undefined) {
       // Over, and the guest did not know yet.
@@ -179,7 +184,7 @@ export class GuestConnection {
       throw new ProtocolViolation("a frame for a stream that was never opened");
     }
     try {
-      if (kind === FrameKind.data) this.#dispatchData(stream, message, announcedBytes);
+      if (kind === FrameKind.data) this.#dispatchData(stream, message, piece);
       else this.#dispatch(stream, kind, message);
     } catch (error) {
       if (error instanceof ProtocolViolation) throw error;
@@ -211,15 +216,15 @@ export class GuestConnection {
     }
   }
 
-  #dispatchData(stream: GuestStream, message: Fields, announcedBytes?: number): void {
+  #dispatchData(stream: GuestStream, message: Fields, piece?: PieceFacts): void {
     const content = message.d;
     if (!(content instanceof Uint8Array) || content.length > limits.frameDataMaxBytes) {
       throw new ProtocolViolation("DATA without content or beyond the limit");
     }
     // All of a frame has to be granted before it begins.
-    stream.received(announcedBytes ?? content.length);
+    stream.received(piece?.announcedBytes ?? content.length);
     if (stream.handler.data === undefined) throw new ProtocolViolation("DATA for an operation that has none");
-    stream.handler.data(integer(message, "c", 2), content, message);
+    stream.handler.data(integer(message, "c", 2), content, message, piece?.loan);
   }
 
   /** True when the stream was open until now. */

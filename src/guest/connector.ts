@@ -7,6 +7,7 @@ import type { GuestConnection, Heartbeat } from "./connection.ts";
 import { guestUnreachable } from "./faults.ts";
 import { shakeHands, type Endpoint } from "./handshake.ts";
 import { unixLink } from "./link.ts";
+import { ReceiveMemory, type Receive } from "./receive-memory.ts";
 import { LineChannel } from "./v1.ts";
 
 const RETRY_FIRST_MS = 2;
@@ -30,8 +31,16 @@ const ofSockets: Patience = { attemptMs: Number.POSITIVE_INFINITY, isRefusalFina
  */
 const ofLinks: Patience = { attemptMs: 2_000, isRefusalFinal: false };
 
-/** `heartbeat` is for guests that are slower than a process on the same host, and for tests. */
-export function createGuestConnector(heartbeat: Heartbeat = defaultHeartbeat): GuestConnector {
+export interface ConnectorOptions {
+  /** For guests that are slower than a process on the same host, and for tests. */
+  readonly heartbeat?: Heartbeat;
+  /** What much is received with where it comes from a process on the same host; without, the event loop receives it. */
+  readonly receive?: Receive;
+}
+
+export function createGuestConnector(options: ConnectorOptions = {}): GuestConnector {
+  const { heartbeat = defaultHeartbeat, receive } = options;
+  const memory = receive === undefined ? null : new ReceiveMemory(receive);
   const connect = async (endpoint: Endpoint, options: ConnectOptions, patience: Patience): Promise<GuestChannel> => {
     const { connectTimeoutMs, onCut = () => undefined, signal } = options;
     const persist = (isOver: () => boolean): Promise<GuestConnection | null> =>
@@ -50,7 +59,7 @@ export function createGuestConnector(heartbeat: Heartbeat = defaultHeartbeat): G
   };
   return {
     unix: ({ path, device = false, ...options }) =>
-      connect({ open: unixLink(path), token: options.token, device }, options, ofSockets),
+      connect({ open: unixLink(path, device ? null : memory), token: options.token, device }, options, ofSockets),
     through: ({ open, ...options }) => connect({ open, token: options.token }, options, ofLinks),
   };
 }

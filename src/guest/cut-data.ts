@@ -1,4 +1,4 @@
-// A DATA frame that has not come whole: its content is handed on piece by piece, each as if it had been a frame of its
+// A DATA frame that has not come whole, or is not kept whole: its content is handed on piece by piece, each as if it had been a frame of its
 // own, so that large frames are never put together in memory.
 import { limits } from "../config/limits.ts";
 import { type Fields, MsgpackReader } from "./msgpack.ts";
@@ -39,14 +39,14 @@ export class CutData {
   }
 
   /**
-   * From what has come of a payload of `payloadBytes`. Null unless the content is the last of its fields and begins
-   * here: then the payload has to be looked at whole. Throws `ProtocolViolation` for more content than a frame may have.
+   * From what has come of a payload of `payloadBytes`. Null unless there is content, the last of its fields, and it
+   * begins here: then the payload has to be looked at whole. Throws `ProtocolViolation` for more content than a frame may have.
    */
   static begin(stream: number, beginning: Uint8Array, payloadBytes: number): CutData | null {
     const head = readHead(beginning.subarray(0, HEAD_MAX_BYTES));
     if (head === null) return null;
     const contentBytes = payloadBytes - head.bytes;
-    if (head.contentBytes !== contentBytes) return null;
+    if (head.contentBytes !== contentBytes || contentBytes === 0) return null;
     if (contentBytes > limits.frameDataMaxBytes) throw new ProtocolViolation("DATA beyond the limit");
     return new CutData(stream, head.fields, head.bytes, contentBytes);
   }

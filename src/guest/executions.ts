@@ -160,13 +160,13 @@ function attach(
     event: (message) => {
       if (message.event === "exited") sink.exited(exitedState(message.execution, id), outputOffsets(message.wrote));
     },
-    data: (number, content, message) => {
+    data: (number, content, message, loan) => {
       if (number === Channel.input) throw new ProtocolViolation("input cannot come from the guest");
       const channel = number === Channel.output ? "stdout" : "stderr";
       const offset = integer(message, "o");
       if (offset < ends[channel]) throw new ProtocolViolation("an offset that goes backwards");
       ends[channel] = offset + content.length;
-      const stored = sink.output(channel, offset, content);
+      const stored = sink.output(channel, offset, content, loan);
       const waiting = unstored[channel];
       if (waiting?.stored === stored) {
         waiting.bytes += content.length;

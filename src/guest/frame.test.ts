@@ -20,6 +20,34 @@ function parser() {
   return { frames, parse };
 }
 
+/** The parsed content of each stream and the other frames, where everything is given back at once and then overwritten. */
+function parsedOnLoan(wire: Buffer, size: number) {
+  const content = new Map<number, Buffer>();
+  const others: Parsed[] = [];
+  const reader = new MsgpackReader();
+  const kept: Uint8Array[] = [];
+  const parse = new FrameParser(
+    (stream, kind, payload) => {
+      reader.reset(payload);
+      others.push({ stream, kind, message: { ...reader.wholeMap() } });
+      kept.push(payload);
+    },
+    ({ stream, message }, loan) => {
+      const piece = message.d as Uint8Array;
+      content.set(stream, Buffer.concat([content.get(stream) ?? Buffer.alloc(0), piece]));
+      loan?.giveBack(piece.length);
+    },
+  );
+  let outstanding = 0;
+  for (let at = 0; at < wire.length; at += size) {
+    const bytes = new Uint8Array(wire.subarray(at, at + size));
+    outstanding += bytes.length;
+    parse.push(bytes, { giveBack: (count) => void (outstanding -= count) });
+    bytes.fill(0xff);
+  }
+  return { content, others, outstanding };
+}
+
 describe("frames", () => {
   const content = crypto.getRandomValues(new Uint8Array(3000));
   const wire = Buffer.concat([
@@ -42,6 +70,19 @@ describe("frames", () => {
     for (let at = 0; at < wire.length; at += size) parse.push(new Uint8Array(wire.subarray(at, at + size)));
     expect(frames).toEqual(expected);
   });
+
+  test.each([1, 2, 9, 10, 15, 16, 17, 18, 30, 100, 1000, 3000, 100_000])(
+    "on loan, all are given back but content, and nothing else is kept, when they are cut every %d bytes",
+    (size) => {
+      const { content: got, others, outstanding } = parsedOnLoan(Buffer.concat([wire, wire]), size);
+      // A frame whose head was not in sight at once comes whole, as others do.
+      const whole = others.filter(({ stream }) => stream === 7).map(({ message }) => (message as { d: Buffer }).d);
+      expect(Buffer.concat([got.get(7) ?? Buffer.alloc(0), ...whole])).toEqual(Buffer.concat([content, content]));
+      const control = expected.filter(({ stream }) => stream !== 7);
+      expect(others.filter(({ stream }) => stream !== 7)).toEqual([...control, ...control]);
+      expect(outstanding).toBe(0);
+    },
+  );
 
   test.each([1, 7, 30, 31, 32, 100, 1000, 3100])(
     "hand content on in pieces when they are cut every %d bytes",

@@ -2,6 +2,7 @@
 // byte is copied at most once, whatever the sizes of the pieces, and content that is handed on in pieces never.
 import { Packr } from "msgpackr";
 import { limits } from "../config/limits.ts";
+import type { Loan } from "../contracts/channel.ts";
 import { CutData, type DataPiece } from "./cut-data.ts";
 import { ProtocolViolation } from "./violation.ts";
 
@@ -72,7 +73,8 @@ function writeHeader(frame: Buffer, stream: number, kind: FrameKind, payloadByte
 /** `payload` is a view of memory that nobody writes again. */
 export type FrameHandler = (stream: number, kind: FrameKind, payload: Uint8Array) => void;
 
-export type PieceHandler = (piece: DataPiece) => void;
+/** The content of a piece that is on loan is the handler's to give back. */
+export type PieceHandler = (piece: DataPiece, loan: Loan | undefined) => void;
 
 export class FrameParser {
   readonly #handler: FrameHandler;
@@ -82,6 +84,9 @@ export class FrameParser {
   #filled = 0;
   /** A DATA frame whose content is handed on as it comes. */
   #cut: CutData | null = null;
+  /** The loan of the bytes that are being taken, and how many of them were handed on. */
+  #loan: Loan | undefined;
+  #handedOnBytes = 0;
 
   /** Without `pieces`, DATA that comes in pieces is put together first. */
   constructor(handler: FrameHandler, pieces: PieceHandler | null = null) {
@@ -89,8 +94,18 @@ export class FrameParser {
     this.#pieceHandler = pieces;
   }
 
-  /** Takes the next bytes, which nobody may write afterwards. Throws `ProtocolViolation`. */
-  push(chunk: Uint8Array): void {
+  /**
+   * Takes the next bytes, which nobody may write afterwards; those on loan that are not handed on are given back. Throws
+   * `ProtocolViolation`.
+   */
+  push(chunk: Uint8Array, loan?: Loan): void {
+    this.#loan = loan;
+    this.#handedOnBytes = 0;
+    this.#parse(chunk);
+    loan?.giveBack(chunk.length - this.#handedOnBytes);
+  }
+
+  #parse(chunk: Uint8Array): void {
     let rest = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength);
     while (rest.length > 0) {
       if (this.#cut !== null) {
@@ -102,27 +117,30 @@ export class FrameParser {
         this.#filled = 0;
       } else {
         const bytes = frameBytes(rest);
-        if (rest.length < bytes) {
-          this.#cut = this.#pieceHandler === null ? null : beginOfData(rest, bytes);
-          if (this.#cut !== null) return this.#passFirst(this.#cut, rest);
+        // Of what is on loan nothing but content is handed on, so that is looked for in frames that are whole too.
+        const isCut = this.#pieceHandler !== null && (rest.length < bytes || this.#loan !== undefined);
+        this.#cut = isCut ? beginOfData(rest, bytes) : null;
+        if (this.#cut !== null) {
+          rest = this.#passPiece(this.#cut, rest.subarray(HEADER_BYTES + this.#cut.headBytes));
+        } else if (rest.length < bytes) {
           this.#partial = Buffer.allocUnsafeSlow(bytes);
           this.#filled = 0;
         } else {
-          this.#deliver(rest.subarray(0, bytes));
+          const frame = rest.subarray(0, bytes);
+          this.#deliver(this.#loan === undefined ? frame : Buffer.from(frame));
           rest = rest.subarray(bytes);
         }
       }
     }
   }
 
-  #passFirst(cut: CutData, beginning: Buffer): void {
-    this.#passPiece(cut, beginning.subarray(HEADER_BYTES + cut.headBytes));
-  }
-
   /** Hands on what belongs to the frame; what is left of the bytes. */
   #passPiece(cut: CutData, chunk: Buffer): Buffer {
     const piece = new Uint8Array(chunk.buffer, chunk.byteOffset, Math.min(chunk.length, cut.missingBytes));
-    if (piece.length > 0) this.#pieceHandler?.(cut.take(piece));
+    if (piece.length > 0) {
+      this.#handedOnBytes += piece.length;
+      this.#pieceHandler?.(cut.take(piece), this.#loan);
+    }
     if (cut.missingBytes === 0) this.#cut = null;
     return chunk.subarray(piece.length);
   }
@@ -154,7 +172,7 @@ export class FrameParser {
   }
 }
 
-/** A DATA frame of so many `bytes` that is not whole, where its content can be handed on as it comes; else null. */
+/** A DATA frame of so many `bytes`, where its content can be handed on as it comes; else null. */
 function beginOfData(beginning: Buffer, bytes: number): CutData | null {
   if (beginning[HEADER_BYTES - 1] !== FrameKind.data) return null;
   return CutData.begin(beginning.readUInt32BE(LENGTH_BYTES), beginning.subarray(HEADER_BYTES), bytes - HEADER_BYTES);

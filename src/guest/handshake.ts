@@ -1,5 +1,5 @@
 // The beginning of a connection: preamble, HELLO, WELCOME. Also finds out that a guest only speaks version 1.
-import type { OpenLink } from "../contracts/channel.ts";
+import type { Loan, OpenLink } from "../contracts/channel.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { GuestConnection, type Heartbeat, type Welcome } from "./connection.ts";
 import type { DataPiece } from "./cut-data.ts";
@@ -48,7 +48,7 @@ class Handshake {
   readonly #preamble: Uint8Array;
   readonly #parser = new FrameParser(
     (stream, kind, payload) => this.#frame(stream, kind, payload),
-    (piece) => this.#piece(piece),
+    (piece, loan) => this.#piece(piece, loan),
   );
   readonly #result = Promise.withResolvers<GuestConnection | null>();
   /** What of the peer's preamble is there. */
@@ -74,7 +74,7 @@ class Handshake {
   async start(): Promise<void> {
     const { open, device } = this.#endpoint;
     const events = {
-      received: (bytes: Uint8Array) => this.#receive(bytes),
+      received: (bytes: Uint8Array, loan?: Loan) => this.#receive(bytes, loan),
       began: () => this.#began(),
       drained: () => this.#connection?.drained(),
       closed: (reason: string) => this.#closed(reason),
@@ -108,10 +108,10 @@ class Handshake {
     this.#stale = false;
   }
 
-  #receive(bytes: Uint8Array): void {
+  #receive(bytes: Uint8Array, loan?: Loan): void {
     if (this.#stale) return;
     try {
-      if (this.#echoed) this.#parser.push(bytes);
+      if (this.#echoed) this.#parser.push(bytes, loan);
       else this.#receiveEcho(bytes);
     } catch (error) {
       if (!(error instanceof ProtocolViolation)) throw error;
@@ -159,8 +159,8 @@ class Handshake {
     });
   }
 
-  #piece(piece: DataPiece): void {
-    if (this.#connection !== null) return this.#connection.receivePiece(piece);
+  #piece(piece: DataPiece, loan: Loan | undefined): void {
+    if (this.#connection !== null) return this.#connection.receivePiece(piece, loan);
     if (!this.#settled) throw new ProtocolViolation("another frame before the welcome");
   }
 

@@ -1,12 +1,12 @@
 // A connection that bytes are written to at once, keeping what the kernel does not take yet. Where it leads to a byte
 // device, the bytes are written in the device's coding, and beginnings are told.
 import { limits } from "../config/limits.ts";
-import type { GuestLink, OpenLink } from "../contracts/channel.ts";
+import type { GuestLink, Loan, OpenLink } from "../contracts/channel.ts";
 import { DeviceDecoder, encodeForDevice, MARK } from "./device-coding.ts";
 
 export interface SocketEvents {
-  /** The bytes are the receiver's from here on. */
-  received(bytes: Uint8Array): void;
+  /** The bytes are the receiver's from here on; those on loan can be given back. */
+  received(bytes: Uint8Array, loan?: Loan): void;
   /** On a device: the peer begins anew, and what it sent before belongs to something that is over. */
   began?(): void;
   /** It is no longer congested. */
@@ -42,7 +42,7 @@ export class GuestSocket {
       opened: (link) => {
         self.#link = link;
       },
-      received: (bytes) => self.#receive(bytes),
+      received: (bytes, loan) => self.#receive(bytes, loan),
       writable: () => self.#flush(),
       closed: (reason) => self.#close(reason),
     });
@@ -72,8 +72,8 @@ export class GuestSocket {
     link?.terminate();
   }
 
-  #receive(bytes: Uint8Array): void {
-    if (this.#decoder === null) this.#events.received(bytes);
+  #receive(bytes: Uint8Array, loan?: Loan): void {
+    if (this.#decoder === null) this.#events.received(bytes, loan);
     else this.#decoder.push(bytes);
   }
 

@@ -1,5 +1,6 @@
 // One stream of a connection as the host sees it: its handler, its credit in both directions, and its deadline.
 import { limits } from "../config/limits.ts";
+import type { Loan } from "../contracts/channel.ts";
 import type { AgentError } from "../errors/agent-error.ts";
 import { encodeData, encodeFrame, FrameKind } from "./frame.ts";
 import type { Fields } from "./msgpack.ts";
@@ -9,10 +10,10 @@ import { ProtocolViolation } from "./violation.ts";
 export interface StreamHandler {
   event?(message: Fields): void;
   /**
-   * `content` is a view of memory that nobody writes again; `message` is all of the frame. The handler grants the credit
-   * back.
+   * `content` is a view of memory that nobody writes again, unless it is on loan and was given back; `message` is all of
+   * the frame. The handler grants the credit back.
    */
-  data?(channel: number, content: Uint8Array, message: Fields): void;
+  data?(channel: number, content: Uint8Array, message: Fields, loan?: Loan): void;
   /** The host may be able to send more. */
   credit?(): void;
   ended(message: Fields): void;

@@ -86,11 +86,12 @@ declare module "fluxvm/plugin" {
   /** Receives what an execution writes. */
   export interface ExecutionSink {
     /**
-     * `data` is a view of memory that nobody writes again. Offsets never go backwards; one that jumps says that bytes
-     * were lost. The guest may send more once the promise has resolved, which is the back-pressure; small pieces may be
-     * answered with the same promise, which resolves when the last of them is taken.
+     * `data` is a view of memory that nobody writes again; of memory on loan, as long as it is not given back. Offsets
+     * never go backwards; one that jumps says that bytes were lost. The guest may send more once the promise has resolved,
+     * which is the back-pressure; small pieces may be answered with the same promise, which resolves when the last of them
+     * is taken.
      */
-    output(channel: "stdout" | "stderr", offset: number, data: Uint8Array): Promise<void>;
+    output(channel: "stdout" | "stderr", offset: number, data: Uint8Array, loan?: Loan): Promise<void>;
     /** The process has ended; output may follow. What it wrote itself lies below `wrote`. */
     exited(state: GuestExecution, wrote: OutputOffsets): void;
   }
@@ -391,6 +392,12 @@ declare module "fluxvm/plugin" {
     close(): void;
   }
 
+  /** Memory that bytes lie in, and that others are received into once all of them were given back. */
+  export interface Loan {
+    /** Nobody looks at so many of the bytes any more. Those who keep bytes never give them back. */
+    giveBack(bytes: number): void;
+  }
+
   /** A connection to a guest agent that somebody has opened. */
   export interface GuestLink {
     /** Takes of the bytes what it can at once, and says how many; none is 0 or less. */
@@ -402,8 +409,8 @@ declare module "fluxvm/plugin" {
   export interface LinkEvents {
     /** Comes before the others. The link may not take bytes yet. */
     opened(link: GuestLink): void;
-    /** The bytes are the receiver's from here on. */
-    received(bytes: Uint8Array): void;
+    /** The bytes are the receiver's from here on; those on loan can be given back. */
+    received(bytes: Uint8Array, loan?: Loan): void;
     /** It takes bytes again, after it did not take all. */
     writable(): void;
     /** May come more than once. */

@@ -6,6 +6,7 @@ use crate::layout::{ABI_HASH, Job};
 use crate::{channel, facts, pool};
 use fluxvm_sys::vsock;
 use rustix::io::{Errno, Result};
+use rustix::net::{RecvFlags, recv};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,6 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const ARGUMENTS_MAX_BYTES: usize = 64 * 1024;
 /// Bound on the numbers that one KVM probe may ask for.
 const CAPABILITIES_MAX: usize = 256;
+/// Bound on what is received at once, so that the event loop soon goes on.
+const RECEIVE_MAX_BYTES: usize = 4 << 20;
 
 fn guard(action: impl FnOnce() -> Result<i32>) -> i32 {
     match catch_unwind(AssertUnwindSafe(action)) {
@@ -124,6 +127,28 @@ pub unsafe extern "C" fn fluxvm_host_peer_credentials(socket: i32, out: *mut u32
         let out = unsafe { std::slice::from_raw_parts_mut(out, 3) };
         out.copy_from_slice(&facts::peer_credentials(socket)?);
         Ok(0)
+    })
+}
+
+/// Receives what a connected socket has now; returns how much. 0: its end. `AGAIN`: nothing.
+///
+/// # Safety
+/// `buffer` must be valid for writing `length` bytes; `socket` must stay open during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fluxvm_host_receive(socket: i32, buffer: *mut u8, length: usize) -> i32 {
+    guard(|| {
+        if buffer.is_null() || length > RECEIVE_MAX_BYTES {
+            return Err(Errno::INVAL);
+        }
+        if socket < 0 {
+            return Err(Errno::BADF);
+        }
+        // SAFETY: the caller keeps the descriptor open during the call.
+        let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+        // SAFETY: not null, and the caller promises `length` bytes that nobody else touches during the call.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, length) };
+        let (count, _) = recv(socket, buffer, RecvFlags::DONTWAIT)?;
+        i32::try_from(count).map_err(|_| Errno::OVERFLOW)
     })
 }
 

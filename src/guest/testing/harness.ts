@@ -33,7 +33,7 @@ export async function connect(
 ): Promise<GuestChannel> {
   const peer = new FakePeer(...scripts);
   opened.push(() => peer.stop());
-  const connector = createGuestConnector(options.heartbeat);
+  const connector = createGuestConnector({ ...(options.heartbeat !== undefined && { heartbeat: options.heartbeat }) });
   const connectTimeoutMs = options.connectTimeoutMs ?? 1000;
   const channel = await connector.unix({ path: peer.path, token: TOKEN, connectTimeoutMs, onCut: options.onCut });
   opened.push(() => channel.close());

@@ -102,7 +102,13 @@ function startRoutes(operations: ExecutionOperations, attach: Attach): readonly 
             const from = { stdout: 0, stderr: 0 };
             return {
               status,
-              source: await ExecutionSource.open(operations, { caller, execution, from, role: "starter" }),
+              source: await ExecutionSource.open(operations, {
+                caller,
+                execution,
+                from,
+                role: "starter",
+                isBorrowing: true,
+              }),
             };
           },
         });
@@ -157,7 +163,10 @@ function streamRoutes(
           begin: async () => {
             const execution = await operations.execution(caller, id, executionId(params));
             const attachment = { caller, execution, ...beginning(query) };
-            return { status: 200, source: await ExecutionSource.open(operations, attachment) };
+            return {
+              status: 200,
+              source: await ExecutionSource.open(operations, { ...attachment, isBorrowing: true }),
+            };
           },
         }),
     }),

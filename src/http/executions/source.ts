@@ -10,7 +10,7 @@ import type { Caller } from "../../sandbox/operations.ts";
 import type { Frame, FrameSource } from "../stream/frame.ts";
 import { executionReply, frameReply } from "./reply.ts";
 
-export interface Attachment extends Pick<AttachRequest, "from" | "incarnation" | "role"> {
+export interface Attachment extends Pick<AttachRequest, "from" | "incarnation" | "role" | "isBorrowing"> {
   readonly caller: Caller;
   readonly execution: Execution;
 }
@@ -29,10 +29,12 @@ export class ExecutionSource implements FrameSource {
 
   /** Attaches a reader. Rejects as `attachExecution` does. */
   static async open(operations: ExecutionOperations, attachment: Attachment): Promise<ExecutionSource> {
-    const { caller, execution, from, incarnation, role } = attachment;
+    const { caller, execution, ...request } = attachment;
     const abort = new AbortController();
-    const request = { from, ...(incarnation !== undefined && { incarnation }), role, signal: abort.signal };
-    const reader = await operations.attachExecution(caller, execution.sandboxId, execution.id, request);
+    const reader = await operations.attachExecution(caller, execution.sandboxId, execution.id, {
+      ...request,
+      signal: abort.signal,
+    });
     return new ExecutionSource(execution, reader, abort);
   }
 

@@ -14,8 +14,9 @@ const BIN32_HEADER_BYTES = 5;
 const FIXMAP_ENTRIES_MAX = 15;
 const BIN32 = 0xc6;
 const CONTENT_KEY = Buffer.from([0xa4, ...Buffer.from("data")]);
-/** So much of the content is copied behind its head: what is smaller than this costs more as a part of its own. */
-const PART_BYTES = 16 * 1024;
+/** Content of this size is copied behind its head, and of larger content so much: a head alone costs more to send. */
+const COPIED_MAX_BYTES = 32 * 1024;
+const COPIED_PART_BYTES = 4 * 1024;
 const UINT32_MAX = 0xffff_ffff;
 
 // Plain maps of the shortest form, and never the record extension.
@@ -35,8 +36,8 @@ const msgpack: Framing = {
     const { data, ...rest } = frame;
     if (!(data instanceof Uint8Array)) return [prefixed(packer.pack(widened(frame)))];
     const head = contentHead(rest, data.length);
-    if (data.length < 2 * PART_BYTES) return [Buffer.concat([head, data])];
-    return [Buffer.concat([head, data.subarray(0, PART_BYTES)]), data.subarray(PART_BYTES)];
+    if (data.length < COPIED_MAX_BYTES) return [Buffer.concat([head, data])];
+    return [Buffer.concat([head, data.subarray(0, COPIED_PART_BYTES)]), data.subarray(COPIED_PART_BYTES)];
   },
 };
 

@@ -4,7 +4,7 @@ import { AgentError } from "../../errors/agent-error.ts";
 import type { Caller } from "../../sandbox/operations.ts";
 import { AttachedStreams } from "./attached.ts";
 import type { Frame, FrameSource } from "./frame.ts";
-import { framings } from "./framing.ts";
+import { type Framing, framings } from "./framing.ts";
 import { endOf } from "./lasting.ts";
 import { streamResponse } from "./response.ts";
 
@@ -127,13 +127,14 @@ describe("over a socket", () => {
   const servers: { stop(force: boolean): unknown }[] = [];
   afterEach(() => servers.splice(0).forEach((server) => server.stop(true)));
 
-  function serve(source: FrameSource): { url: string; ended: Promise<void> } {
+  function serve(source: FrameSource, framing: Framing = framings.ndjson): { url: string; ended: Promise<void> } {
     const { promise, resolve } = Promise.withResolvers<void>();
     const server = Bun.serve({
       port: 0,
       hostname: "127.0.0.1",
       fetch: () => {
-        const response = respond(source);
+        const place = new AttachedStreams(1).take(caller);
+        const response = streamResponse(source, { framing, place, log, keepAliveMs: 10_000 });
         void endOf(response)!.then(resolve);
         return response;
       },
@@ -151,6 +152,47 @@ describe("over a socket", () => {
     abort.abort();
     await ended;
     expect(source.closed).toBe(1);
+  });
+
+  // What sources that lend their content count on.
+  test.each([0, 2])("the content of a frame is not looked at any more when the next is asked for", async (stallMs) => {
+    const frames = 200;
+    const [small, large] = [new Uint8Array(3000), new Uint8Array(300_000)];
+    let asked = 0;
+    const source: FrameSource = {
+      next: () => {
+        asked += 1;
+        if (asked > frames) return Promise.resolve({ type: "exited" });
+        const data = asked % 3 === 0 ? small : large;
+        small.fill(0xff);
+        large.fill(0xff);
+        data.fill(asked % 200);
+        return Promise.resolve({ type: "output", data });
+      },
+      close: () => {},
+    };
+    const { url, ended } = serve(source, framings.msgpack);
+    let foreignBytes = 0;
+    let bytes = 0;
+    const socket = await Bun.connect({
+      hostname: "127.0.0.1",
+      port: Number(new URL(url).port),
+      socket: {
+        binaryType: "uint8array",
+        data: (it, chunk) => {
+          bytes += chunk.length;
+          for (const byte of chunk as unknown as Uint8Array) if (byte === 0xff) foreignBytes += 1;
+          if (stallMs === 0) return;
+          it.pause();
+          setTimeout(() => it.resume(), stallMs);
+        },
+        open: (it) => void it.write("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+      },
+    });
+    await ended;
+    socket.terminate();
+    expect(bytes).toBeGreaterThan(10_000_000);
+    expect(foreignBytes).toBe(0);
   });
 
   test("a reader that stalls holds a fast source up", async () => {

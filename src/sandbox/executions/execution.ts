@@ -216,9 +216,9 @@ export class HeldExecution implements ReadableExecution {
   }
 
   /** Throws `REVERTED` when the offsets are of another incarnation. */
-  attach({ from, incarnation, role, signal }: AttachRequest): ExecutionReader {
+  attach({ from, incarnation, role, signal, isBorrowing }: AttachRequest): ExecutionReader {
     if (incarnation !== undefined && incarnation !== this.#stored.incarnation) throw new AgentError("REVERTED");
-    const reader = new OutputReader(this, from, signal);
+    const reader = new OutputReader(this, from, signal, isBorrowing);
     if (reader.done) return reader;
     this.#readers.add(reader);
     if (role === "starter") this.#starter.take(reader);

@@ -1,6 +1,7 @@
 // Takes an execution's output from the guest: one attach that is opened again from where it was cut, and the
 // acknowledgements that let the guest forget what is safe here.
 import { limits } from "../../config/limits.ts";
+import type { Loan } from "../../contracts/channel.ts";
 import type { GuestExecution, GuestExecutions, OutputOffsets } from "../../contracts/executions.ts";
 import { asAgentError, type AgentError } from "../../errors/agent-error.ts";
 import type { Output } from "./output.ts";
@@ -80,8 +81,8 @@ export class Feed {
     // a guest that cuts the connection again and again fills no memory.
     const from = { stdout: this.#stdout.storedEnd, stderr: this.#stderr.storedEnd };
     const sink = {
-      output: (channel: "stdout" | "stderr", offset: number, data: Uint8Array) =>
-        (channel === "stdout" ? this.#stdout : this.#stderr).append(offset, data),
+      output: (channel: "stdout" | "stderr", offset: number, data: Uint8Array, loan?: Loan) =>
+        (channel === "stdout" ? this.#stdout : this.#stderr).append(offset, data, loan),
       exited: (state: GuestExecution, wrote: OutputOffsets) => this.#hooks.exited(state, wrote),
     };
     return await guest.attach(this.#id, from, sink, signal);

@@ -89,6 +89,8 @@ export interface AttachRequest {
   readonly role: "starter" | "reader";
   /** Ends the reader. */
   readonly signal: AbortSignal;
+  /** The reader does not look at the `data` of a frame any more when it asks for the next one. */
+  readonly isBorrowing?: boolean;
 }
 
 /** One attached reader. Nothing is queued for it: what it does not ask for stays in the ring. */

@@ -1,6 +1,7 @@
 // One output of an execution: its newest bytes in memory until they are on disk and read, the ring file below, and the
 // pump between the two. What is not on disk has not been granted back to the guest, so memory is bounded by the credit.
 import { limits } from "../../config/limits.ts";
+import type { Loan } from "../../contracts/channel.ts";
 import type { OutputWindow } from "../../contracts/executions.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { RingFile } from "./ring-file.ts";
@@ -23,6 +24,21 @@ interface Segment {
   data: Uint8Array;
   /** What follows the view in a buffer of our own; 0 for a buffer of somebody else. */
   spareBytes: number;
+  /** Where the bytes are on loan; nothing once somebody may keep them. */
+  loan: Loan | undefined;
+  /** How many are looking at bytes that they do not keep. */
+  borrowers: number;
+  /** It is needed here no more. */
+  isDropped: boolean;
+}
+
+/** Some of an output. */
+export interface Excerpt {
+  readonly offset: number;
+  /** Must not be written to. */
+  readonly data: Uint8Array;
+  /** To be called by who has borrowed the bytes, when they are not looked at any more. */
+  readonly done: () => void;
 }
 
 /** Those who gave the bytes of a stretch, and wait until all of it is on disk. */
@@ -82,14 +98,16 @@ export class Output {
 
   /**
    * Takes bytes; those below the end are here already and dropped. Resolves when the bytes are on disk, which is also
-   * what bounds memory: bytes that come again are not on disk for that.
+   * what bounds memory: bytes that come again are not on disk for that. Those on loan are given back.
    */
-  append(offset: number, data: Uint8Array): Promise<void> {
+  append(offset: number, data: Uint8Array, loan?: Loan): Promise<void> {
     const end = offset + data.length;
-    if (this.#closed || end <= this.#file.window.end) return Promise.resolve();
     const from = Math.max(offset, this.#end);
-    if (end <= from) return this.#storedUpTo(end);
-    this.#push(from, data.subarray(from - offset));
+    const fresh = this.#closed ? data.subarray(data.length) : data.subarray(from - offset);
+    loan?.giveBack(data.length - fresh.length);
+    if (this.#closed || end <= this.#file.window.end) return Promise.resolve();
+    if (fresh.length === 0) return this.#storedUpTo(end);
+    this.#push(from, fresh, loan);
     const stored = this.#storedUpTo(end);
     if (this.#isWorthWriting) this.#wakeGathering();
     this.#pump();
@@ -105,21 +123,22 @@ export class Output {
 
   /**
    * The bytes from `offset`, or from the first byte after it that is kept; at most `maxBytes`. Null when there are none
-   * yet. The bytes must not be written to.
+   * yet. Who does not borrow them may keep them.
    */
-  async read(offset: number, maxBytes: number): Promise<{ readonly offset: number; readonly data: Uint8Array } | null> {
+  async read(offset: number, maxBytes: number, isBorrowed = false): Promise<Excerpt | null> {
     for (;;) {
       const from = Math.max(offset, this.window.base);
       if (from >= this.#end) return null;
       const segment = this.#segments.find((one) => one.offset + one.data.length > from);
       if (segment !== undefined && segment.offset <= from) {
-        return { offset: from, data: segment.data.subarray(from - segment.offset, from - segment.offset + maxBytes) };
+        const data = segment.data.subarray(from - segment.offset, from - segment.offset + maxBytes);
+        return { offset: from, data, done: lend(segment, isBorrowed) };
       }
       const stored = this.#file.window.end;
       if (segment !== undefined && from >= stored) offset = segment.offset;
       else {
         const data = await this.#file.read(from, Math.min(maxBytes, limits.executionReadBytes));
-        if (data.length > 0) return { offset: from, data };
+        if (data.length > 0) return { offset: from, data, done: nothing };
         if (from >= this.window.base) throw new AgentError("INTERNAL", "an output on disk was cut short");
       }
     }
@@ -187,23 +206,22 @@ export class Output {
     return promise;
   }
 
-  #push(offset: number, data: Uint8Array): void {
+  #push(offset: number, data: Uint8Array, loan: Loan | undefined): void {
     const last = this.#segments.at(-1);
     if (last !== undefined && last.spareBytes >= data.length && last.offset + last.data.length === offset) {
       const whole = new Uint8Array(last.data.buffer, last.data.byteOffset, last.data.length + data.length);
       whole.set(data, last.data.length);
       last.data = whole;
       last.spareBytes -= data.length;
+      loan?.giveBack(data.length);
     } else if (data.length < SMALL_PIECE_BYTES) {
       const buffer = new Uint8Array(last === undefined ? SMALL_PIECE_BYTES : GATHERED_BYTES);
       buffer.set(data);
-      this.#segments.push({
-        offset,
-        data: buffer.subarray(0, data.length),
-        spareBytes: buffer.length - data.length,
-      });
+      const spareBytes = buffer.length - data.length;
+      this.#segments.push(segment(offset, buffer.subarray(0, data.length), { spareBytes }));
+      loan?.giveBack(data.length);
     } else {
-      this.#segments.push({ offset, data, spareBytes: 0 });
+      this.#segments.push(segment(offset, data, { loan }));
     }
     this.#end = offset + data.length;
   }
@@ -322,6 +340,34 @@ export class Output {
       if (offset + data.length > below) break;
       count += 1;
     }
-    this.#segments.splice(0, count);
+    for (const segment of this.#segments.splice(0, count)) {
+      segment.isDropped = true;
+      giveBackUnused(segment);
+    }
   }
 }
+
+function segment(
+  offset: number,
+  data: Uint8Array,
+  { spareBytes = 0, loan }: { readonly spareBytes?: number; readonly loan?: Loan | undefined },
+): Segment {
+  return { offset, data, spareBytes, loan, borrowers: 0, isDropped: false };
+}
+
+/** Somebody looks at its bytes: until what is returned is called where they are borrowed, else as long as they like. */
+function lend(segment: Segment, isBorrowed: boolean): () => void {
+  if (!isBorrowed) segment.loan = undefined;
+  if (segment.loan === undefined) return nothing;
+  segment.borrowers += 1;
+  return () => {
+    segment.borrowers -= 1;
+    giveBackUnused(segment);
+  };
+}
+
+function giveBackUnused({ isDropped, borrowers, loan, data }: Segment): void {
+  if (isDropped && borrowers === 0) loan?.giveBack(data.length);
+}
+
+const nothing = (): void => undefined;

@@ -28,12 +28,16 @@ export class OutputReader implements ExecutionReader {
   readonly #execution: ReadableExecution;
   readonly #signal: AbortSignal;
   readonly #leave = (): void => this.#over();
+  readonly #isBorrowing: boolean;
   #stdout: number;
   #stderr: number;
   #done = false;
+  /** To be called when what the last frame has borrowed is not looked at any more. */
+  #giveBack: (() => void) | null = null;
 
-  constructor(execution: ReadableExecution, from: OutputOffsets, signal: AbortSignal) {
+  constructor(execution: ReadableExecution, from: OutputOffsets, signal: AbortSignal, isBorrowing = false) {
     this.#execution = execution;
+    this.#isBorrowing = isBorrowing;
     this.#signal = signal;
     this.#stdout = from.stdout;
     this.#stderr = from.stderr;
@@ -52,6 +56,8 @@ export class OutputReader implements ExecutionReader {
   }
 
   async next(): Promise<ExecutionFrame | null> {
+    this.#giveBack?.();
+    this.#giveBack = null;
     try {
       return await this.#next();
     } catch (error) {
@@ -80,8 +86,9 @@ export class OutputReader implements ExecutionReader {
 
   async #take(channel: "stdout" | "stderr"): Promise<ExecutionFrame | null> {
     const offset = channel === "stdout" ? this.#stdout : this.#stderr;
-    const found = await this.#execution[channel].read(offset, limits.executionReadBytes);
+    const found = await this.#execution[channel].read(offset, limits.executionReadBytes, this.#isBorrowing);
     if (found === null) return null;
+    this.#giveBack = found.done;
     const next = found.offset + found.data.length;
     if (channel === "stdout") this.#stdout = next;
     else this.#stderr = next;
