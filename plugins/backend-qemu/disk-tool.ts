@@ -54,8 +54,10 @@ export async function listSnapshots(tool: DiskTool): Promise<Snapshot[]> {
   return snapshotsOf(await info(tool, { driver: "qcow2", backing: null, file }));
 }
 
-/** Removes a snapshot of a disk that nobody has open. */
+/** Removes a snapshot of a disk that nobody has open. Rejects with `SNAPSHOT_NOT_FOUND`. */
 export async function removeSnapshot(tool: DiskTool, tag: string): Promise<void> {
+  const isThere = (await listSnapshots(tool)).some((snapshot) => snapshot.tag === tag);
+  if (!isThere) throw new AgentError("SNAPSHOT_NOT_FOUND");
   const file = diskPath(tool).replaceAll(",", ",,");
   const node = `driver=qcow2,file.driver=file,file.filename=${file},backing=`;
   await run(tool, ["snapshot", "-q", "--image-opts", "-d", tag, node]);

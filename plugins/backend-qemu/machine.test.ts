@@ -136,6 +136,9 @@ describe("a machine", () => {
     await releaseAll();
     await snapshots?.remove(null, request.volume, "second");
     expect(await snapshots?.list(null, request.volume)).toEqual([]);
+    await expect(snapshots?.remove(null, request.volume, "second")).rejects.toMatchObject({
+      code: "SNAPSHOT_NOT_FOUND",
+    });
   });
 
   test("outlives its agent and is found again", async () => {

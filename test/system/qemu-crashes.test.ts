@@ -61,6 +61,24 @@ async function openSocket(query: string): Promise<{ closed: Promise<string> }> {
   return { closed };
 }
 
+test("a machine that is killed at any moment of a dry-run can be started, and has its files", async () => {
+  if ((await station.record()).state !== "ready") await verb("start");
+  await output("echo kept >/root/kept");
+  for (const delayMs of [20, 60, 120, 300, 700]) {
+    const asked = call("dry-run", { command: "rm /root/kept", paths: ["/root"] });
+    await Bun.sleep(delayMs);
+    const { pid }: { pid: number | null } = await station.record();
+    if (pid !== null) process.kill(pid, "SIGKILL");
+    await asked;
+    await until("it has settled", async () => ["ready", "failed"].includes((await station.record()).state));
+    // What was ready may have been killed a moment ago.
+    await Bun.sleep(TOLD_WITHIN_MS / 2);
+    if ((await station.record()).state === "failed") await verb("start");
+    expect([delayMs, await output("cat /root/kept")]).toEqual([delayMs, "kept\n"]);
+    expect(await agent.json("GET", `${machine.path}/snapshots`)).toMatchObject({ status: 200, body: { items: [] } });
+  }
+});
+
 /** Kills QEMU and waits until the record says so: when it was killed. */
 async function killMachine(): Promise<number> {
   const { pid } = await station.record();
@@ -142,15 +160,21 @@ describe.each([
 
   test("in the middle of a dry-run it is put back", async () => {
     await output("echo kept >/root/kept");
-    const body = { command: `rm /root/kept; sleep ${SECONDS}`, paths: ["/root"], timeout_seconds: SECONDS };
-    const asked = call("dry-run", body);
-    await until("it runs", async () => (await output("ls /root")) === "");
+    const word = `runs-${crypto.randomUUID()}`;
+    const command = `rm /root/kept; echo ${word} >/dev/ttyS0; sleep ${SECONDS}`;
+    const asked = call("dry-run", { command, paths: ["/root"], timeout_seconds: SECONDS });
+    // A dry-run lets nobody else into the machine, and its console is the host's.
+    await until("it runs", async () => (await consoleText()).includes(word));
     process.kill((await station.record()).pid, "SIGKILL");
     expect(await asked).toEqual([409, "SANDBOX_GONE"]);
     expect(await output("cat /root/kept")).toBe("kept\n");
     expect(await agent.json("GET", `${machine.path}/snapshots`)).toMatchObject({ status: 200, body: { items: [] } });
   });
 });
+
+async function consoleText(): Promise<string> {
+  return await (await agent.fetch("GET", `${machine.path}/logs?lines=100`)).text();
+}
 
 /** What passes a step, or all of one name, after a machine was made; the others are passed by making one. */
 const WAYS: Readonly<Record<string, (made: TestSandbox) => Promise<unknown>>> = {
