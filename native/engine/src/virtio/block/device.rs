@@ -177,9 +177,9 @@ impl Block {
             let buffers = self.chain.writable_pieces(skip, run.bytes);
             match &run.source {
                 Source::Zeros => clear(context.memory, buffers)?,
-                Source::File(file) => {
+                Source::File(file, offset) => {
                     files += 1;
-                    self.io.transfer(u64::from(tag), Direction::Read, file, run.offset, context.memory, buffers)?;
+                    self.io.transfer(u64::from(tag), Direction::Read, file, *offset, context.memory, buffers)?;
                 }
             }
         }
