@@ -22,6 +22,10 @@ pub const CONNECTIONS_MAX: usize = 1024;
 /// Resets without a connection that may wait for the guest; the guest's packets wait while so many do.
 const RESETS_MAX: usize = 256;
 
+/// Bytes held in all for programs that read slowly; the connection that would hold more is ended. It is the credit of
+/// many connections, so that only a guest that opens them for this gets there.
+pub const HELD_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// Ports at the host's end of connections that the host asks for begin here, above what programs listen on.
 const HOST_PORTS_BEGIN: u32 = 1 << 30;
 
@@ -275,7 +279,16 @@ impl Muxer {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let Some(end) = peer.end.as_mut() else { return };
         let written = end.write(payload);
+        let holds = end.held_bytes() > 0;
         self.forwarded(token, written);
+        if holds && self.held_bytes() > HELD_BYTES_MAX {
+            self.drop_with_reset(token);
+        }
+    }
+
+    fn held_bytes(&self) -> usize {
+        let ends = self.peers.values().filter_map(|peer| peer.end.as_ref());
+        ends.chain(self.draining.values()).map(HostEnd::held_bytes).sum()
     }
 
     /// The host's end took so many bytes, or failed to. Room to write is watched for exactly while bytes are held.

@@ -1,7 +1,7 @@
 //! A guest that breaks rules, and programs of the host that do: nothing grows, nothing waits for ever, others go on.
 
 use super::super::credit::HOST_BUFFER_BYTES;
-use super::super::muxer::CONNECTIONS_MAX;
+use super::super::muxer::{CONNECTIONS_MAX, HELD_BYTES_MAX};
 use super::super::packet::{HOST_CID, Header, Operation};
 use super::guest::{FROM_GUEST, GUEST_CID, Guest, RECEIVE_BUFFERS, TO_GUEST};
 use super::{connected, dial};
@@ -172,4 +172,36 @@ fn credit_that_the_guest_claims_without_sense_stops_only_its_own_connection() {
     }
     seen.sort();
     assert_eq!(seen, [(Operation::Data.number(), b"comes".to_vec()), (Operation::CreditRequest.number(), Vec::new())]);
+}
+
+#[test]
+fn many_slow_readers_together_hold_no_more_than_a_few() {
+    const READERS: u32 = 120;
+    let mut guest = Guest::new();
+    let listener = UnixListener::bind(guest.path_of_port(1)).expect("a socket");
+    let mut readers = Vec::new();
+    for port in 0..READERS {
+        guest.send((1, port), Operation::Request, &[]);
+        guest.expect(Operation::Response);
+        readers.push(listener.accept().expect("the guest").0);
+    }
+    let block = vec![3; 64 * 1024];
+    let mut reset = 0;
+    for port in 0..READERS {
+        // More than the socket takes and less than the credit beyond that.
+        for _ in 0..6 {
+            guest.send((1, port), Operation::Data, &block);
+        }
+        while let Some((header, _)) = guest.packet_at_once() {
+            reset += u32::from(header.operation == Operation::Reset.number());
+        }
+    }
+    while let Some((header, _)) = guest.packet_now() {
+        reset += u32::from(header.operation == Operation::Reset.number());
+    }
+    assert!(reset > 0, "nothing was held: the sockets took it all");
+    let sent = 6 * block.len() * (READERS as usize);
+    assert!(sent > HELD_BYTES_MAX, "the test sends too little");
+    let mut first = vec![0; 6 * block.len()];
+    readers[0].read_exact(&mut first).expect("those that were first lose nothing");
 }
