@@ -314,6 +314,12 @@ impl Queue {
         self.add_used(memory, *last, *last_bytes)
     }
 
+    /// Ends the turn: what is available waits until others had theirs. For a device that has done something long.
+    pub fn end_turn(&mut self) {
+        self.turn = 0;
+        self.drained = false;
+    }
+
     /// Begins a turn: the device may take so many chains that it cannot keep others waiting for ever.
     pub(super) fn begin_turn(&mut self) {
         self.turn = u32::from(self.size()) * TURN_QUEUES;

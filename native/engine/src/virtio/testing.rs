@@ -446,7 +446,7 @@ fn offer_nonsense(guest: &mut TestGuest, dice: &mut Dice) {
     guest.kick(dice.below(guest.queues.len() as u64 + 1) as usize);
 }
 
-/// Rounds of a hostile test: short by default, about ten minutes for a device when `FLUXVM_TEST_FULL` is 1.
+/// Rounds of a hostile test: short by default, some minutes for each device when `FLUXVM_TEST_FULL` is 1.
 pub(crate) fn rounds(short: u32) -> u32 {
     if std::env::var("FLUXVM_TEST_FULL").is_ok_and(|value| value == "1") { short * 500 } else { short }
 }

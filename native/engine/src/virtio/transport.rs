@@ -199,8 +199,9 @@ impl EventHandler for VirtioMmio {
         if !inner.active {
             return Ok(());
         }
+        // What is still available waits: nothing new begins when I/O that ends here is given back.
+        inner.queues.iter_mut().for_each(Queue::end_turn);
         inner.with_device(|device, context| device.quiesce(context)).map_err(|error| error.to_string())?;
-        // I/O that has just ended may have used buffers; nothing is written to the guest after this.
         inner.settle();
         Ok(())
     }

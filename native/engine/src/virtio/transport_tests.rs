@@ -267,6 +267,22 @@ fn the_state_goes_to_a_device_that_was_made_alike_and_nothing_is_lost() {
 }
 
 #[test]
+fn nothing_new_begins_when_everything_comes_to_rest() {
+    let mut guest = TestGuest::running(echo());
+    let data = guest.give(b"x");
+    guest.request(0, &[data]);
+    // Made available and not yet notified, as by a CPU that was stopped in between.
+    for queue in 0..2 {
+        guest.push(queue, &[data]);
+    }
+    guest.quiesce();
+    assert_eq!((guest.used(0), guest.used(1)), (None, None));
+    guest.reactor.resume();
+    guest.wait_used(0);
+    guest.wait_used(1);
+}
+
+#[test]
 fn a_device_goes_back_to_its_own_earlier_state() {
     let mut guest = TestGuest::running(echo());
     guest.quiesce();

@@ -24,7 +24,7 @@ const FEATURE_DEFLATE_WHEN_SHORT: u64 = 1 << 2;
 const FEATURE_REPORTING: u64 = 1 << 5;
 
 /// Page numbers in one request.
-const PAGES_MAX: u64 = 16 << 10;
+const PAGES_MAX: u64 = 1024;
 const STATISTIC_BYTES: u64 = 10;
 const STATISTICS_MAX: u64 = 32;
 const STATE_VERSION: u32 = 1;

@@ -149,6 +149,8 @@ impl Block {
             }
             Request::Zero(ranges) => {
                 self.drain(context)?;
+                // Zeros may have to be written, which takes its time.
+                context.queues[0].end_turn();
                 let done = ranges
                     .iter()
                     .try_for_each(|(range, unmap)| locked(&self.disk).zero(range.offset, range.bytes, *unmap));

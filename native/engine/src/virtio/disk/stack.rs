@@ -209,6 +209,13 @@ impl Disk {
             below.zero(begin, end - begin, true)?;
             below.mark(run, Cluster::Zero);
         }
+        // What the guest was told is on disk must be so when the layer is gone.
+        if top.durability == Durability::Durable {
+            below.file.sync_data()?;
+            if below.write_map()? {
+                below.file.sync_data()?;
+            }
+        }
         self.layers.pop();
         Ok(())
     }
