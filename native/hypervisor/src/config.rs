@@ -105,6 +105,7 @@ impl BootConfig {
         let ram = GuestRam::new(anonymous_memory(bytes)?, bytes, Mapping::Shared)?;
         let devices = devices::make(self, bytes)?;
         let config = MachineConfig {
+            kvm: None,
             ram,
             vcpus: self.vcpus,
             kernel,

@@ -12,6 +12,7 @@ use crate::memory::GuestRam;
 use crate::vcpu::{Buses, End, Gate, Vcpu};
 use crate::virtio::{QUEUE_NOTIFY, Reactor, VirtioDevice, VirtioMmio};
 use fluxvm_sys::guest_vm::{GuestVm, handle_kicks};
+use fluxvm_sys::kvm;
 use kvm_ioctls::{Cap, IoEventAddress, Kvm};
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,6 +34,8 @@ const EXTENSIONS: [(Cap, &str); 6] = [
 
 /// The description of a machine.
 pub struct MachineConfig {
+    /// `/dev/kvm`, for a process that cannot open it by name any more.
+    pub kvm: Option<File>,
     /// Its RAM.
     pub ram: GuestRam,
     /// How many vCPUs.
@@ -62,12 +65,15 @@ impl BusDevice for Window {
     }
 }
 
-/// Opens `/dev/kvm` and looks whether it has what the engine needs.
+/// Opens `/dev/kvm`, if that was not done before, and looks whether it has what the engine needs.
 ///
 /// # Errors
 /// [`Error::OpenKvm`] or [`Error::KvmExtension`].
-pub(super) fn open_kvm() -> Result<Kvm> {
-    let kvm = Kvm::new().map_err(|error| Error::OpenKvm(io::Error::from_raw_os_error(error.errno())))?;
+pub(super) fn open_kvm(device: Option<File>) -> Result<Kvm> {
+    let kvm = match device {
+        Some(device) => kvm::on_descriptor(device.into()),
+        None => Kvm::new().map_err(|error| Error::OpenKvm(io::Error::from_raw_os_error(error.errno())))?,
+    };
     if kvm.get_api_version() != KVM_API_VERSION {
         return Err(Error::KvmExtension("API of version 12"));
     }
@@ -80,7 +86,7 @@ pub(super) fn open_kvm() -> Result<Kvm> {
 /// See [`Machine::new`].
 pub(super) fn build(config: MachineConfig, ends: Sender<End>) -> Result<Machine> {
     let vcpu_count = vcpu_count(config.vcpus)?;
-    let kvm = open_kvm()?;
+    let kvm = open_kvm(config.kvm)?;
     handle_kicks().map_err(Error::errno("a signal handler"))?;
     let vm = kvm.create_vm().map_err(Error::kvm("a virtual machine"))?;
     let vm = GuestVm::new(vm, config.ram.memory().clone()).map_err(Error::errno("guest memory"))?;

@@ -343,9 +343,21 @@ impl Guest {
 
     /// The same in RAM behind a file.
     pub fn with_ram(letter: char, vcpus: u32, devices: Vec<Box<dyn VirtioDevice>>, file: File) -> Self {
+        Self::on_kvm(None, letter, vcpus, devices, file)
+    }
+
+    /// The same on a KVM that was opened before.
+    pub fn on_kvm(
+        kvm: Option<File>,
+        letter: char,
+        vcpus: u32,
+        devices: Vec<Box<dyn VirtioDevice>>,
+        file: File,
+    ) -> Self {
         let (sender, ends) = channel();
         let output = Output::default();
         let config = MachineConfig {
+            kvm,
             ram: GuestRam::new(file, RAM_BYTES, Mapping::Shared).unwrap(),
             vcpus,
             kernel: kernel(),

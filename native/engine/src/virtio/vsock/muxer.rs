@@ -270,7 +270,7 @@ impl Muxer {
     fn tell_accepted(&mut self, token: Token) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let answer = greeting::answer(peer.ports.host);
-        if !peer.end.as_mut().is_some_and(|end| end.greet(&answer).is_ok()) {
+        if peer.end.as_mut().is_none_or(|end| end.greet(&answer).is_err()) {
             self.drop_with_reset(token);
         }
     }

@@ -104,7 +104,7 @@ fn two_guests(second: u64) -> (Driver, Driver) {
 fn checksums_and_segments_are_finished_for_a_guest_that_takes_neither() {
     in_lab(|| {
         let (mut from, mut to) = two_guests(FEATURE_VERSION_1 | MAC | MERGEABLE_BUFFERS);
-        let payload: Vec<u8> = (0..60_000u32).map(|place| (place ^ place >> 8) as u8).collect();
+        let payload: Vec<u8> = (0..60_000u32).map(|place| (place ^ (place >> 8)) as u8).collect();
         let (header, frame) = segment(&payload);
         from.send(header, &frame);
         let mut received: Vec<u8> = Vec::new();
@@ -128,7 +128,7 @@ fn checksums_and_segments_are_finished_for_a_guest_that_takes_neither() {
 fn a_long_segment_stays_whole_for_a_guest_that_takes_it_over_many_buffers() {
     in_lab(|| {
         let (mut from, mut to) = two_guests(FULL);
-        let payload: Vec<u8> = (0..60_000u32).map(|place| (place * 7 ^ place >> 8) as u8).collect();
+        let payload: Vec<u8> = (0..60_000u32).map(|place| ((place * 7) ^ (place >> 8)) as u8).collect();
         let (header, frame) = segment(&payload);
         from.send(header, &frame);
         let (header, whole) = to.frame().expect("the segment");
