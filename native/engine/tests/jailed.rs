@@ -8,7 +8,7 @@ use fluxvm_engine::virtio::VirtioDevice;
 use fluxvm_engine::virtio::limiter::Limits as Rates;
 use fluxvm_engine::virtio::rng::Rng;
 use fluxvm_engine::virtio::vsock::Vsock;
-use fluxvm_jail::{DIRECTORY, Jail, Limits, enter, seal};
+use fluxvm_jail::{DIRECTORY, Jail, Limits, Names, enter, seal};
 use guest::{COUNTER, Guest, SECOND_COUNTER, can_run, ram_file};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -73,7 +73,7 @@ fn inside(letter: char, directory: &Path) {
     let (_, vcpus, act) = CASES.iter().find(|case| case.0 == letter).expect("a known case");
     let mut guest = Guest::on_kvm(Some(kvm), letter, *vcpus, devices, ram_file());
     guest.machine.start().expect("started");
-    seal().expect("sealed");
+    seal(Names::Refused).expect("sealed");
     act(&mut guest);
     guest.machine.stop();
 }

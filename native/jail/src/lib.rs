@@ -13,7 +13,7 @@ mod waiter;
 
 pub use enter::{Jail, Limits, enter};
 pub use root::DIRECTORY;
-pub use seal::seal;
+pub use seal::{Names, seal};
 
 use fluxvm_sys::Errno;
 use thiserror::Error;

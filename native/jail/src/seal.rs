@@ -2,26 +2,36 @@
 //! process; what a library tries and can do without is refused.
 
 use crate::JailError;
-use crate::calls::{ALLOWED, REFUSED, Rule, conditional};
+use crate::calls::{ALLOWED, NAMING, REFUSED, Rule, conditional};
 use rustix::process::getpid;
 use seccompiler::{SeccompAction, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads};
 use std::collections::BTreeMap;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
+/// Whether a sealed process may name files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// No: all files reach it as descriptors.
+    Refused,
+    /// Those in its directory, which is all that it sees.
+    InDirectory,
+}
+
 /// Limits every thread of this process to what a running machine needs. No thread can be started afterwards.
 ///
 /// # Errors
 /// When the kernel refuses, or a thread has a filter of its own.
-pub fn seal() -> Result<(), JailError> {
-    let mut allowed: Rules = ALLOWED.iter().chain(&REFUSED).map(|call| (*call, Vec::new())).collect();
+pub fn seal(names: Names) -> Result<(), JailError> {
+    let naming: &[i64] = if names == Names::InDirectory { &NAMING } else { &[] };
+    // This order: the second layer lets no third be added.
+    let refused = REFUSED.iter().filter(|call| !naming.contains(call)).map(|call| (*call, Vec::new())).collect();
+    install(refused, SeccompAction::Allow, SeccompAction::Errno(libc::EACCES as u32))?;
+    let mut allowed: Rules = ALLOWED.iter().chain(&REFUSED).chain(naming).map(|call| (*call, Vec::new())).collect();
     for Rule { call, conditions } in conditional(getpid()).map_err(failed)? {
         let rule = SeccompRule::new(conditions).map_err(failed)?;
         allowed.entry(call).or_default().push(rule);
     }
-    // This order: the second layer lets no third be added.
-    let refused = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    install(refused, SeccompAction::Allow, SeccompAction::Errno(libc::EACCES as u32))?;
     install(allowed, SeccompAction::KillProcess, SeccompAction::Allow)
 }
 

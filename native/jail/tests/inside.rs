@@ -1,7 +1,7 @@
 //! What the jail promises, tried from inside: this program runs itself in a jail for each case and looks at how it ends.
 //! Needs root; without it the missing capability is named and nothing is tried.
 
-use fluxvm_jail::{DIRECTORY, Jail, Limits, enter, seal};
+use fluxvm_jail::{DIRECTORY, Jail, Limits, Names, enter, seal};
 use rustix::process::{Resource, Signal, getegid, geteuid, getgid, getgroups, getpid, getrlimit, getuid, kill_process};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -43,6 +43,8 @@ const CASES: &[Case] = &[
     Case { name: "it is alone among processes", act: alone, ends: End::Well },
     Case { name: "sealed: what a machine needs goes on", act: sealed_work, ends: End::Well },
     Case { name: "sealed: files are refused by name", act: sealed_open, ends: End::Well },
+    Case { name: "sealed: files of its directory can be allowed", act: sealed_names, ends: End::Well },
+    Case { name: "sealed: no links", act: || sealed_call(libc::SYS_symlinkat, [0; 4]), ends: End::Killed },
     Case { name: "sealed: no program", act: || sealed_call(libc::SYS_execve, [0; 4]), ends: End::Killed },
     Case {
         name: "sealed: no program by descriptor",
@@ -340,7 +342,7 @@ fn sealed_work() {
     let (sender, receiver) = std::sync::mpsc::channel::<u8>();
     let listener = UnixListener::bind(format!("{DIRECTORY}/own.sock")).expect("before the seal");
     let thread = std::thread::spawn(move || receiver.recv().expect("a message"));
-    seal().expect("sealed");
+    seal(Names::Refused).expect("sealed");
     announce();
     let mut stream = UnixStream::connect(format!("{DIRECTORY}/peer.sock")).expect("what listens in the directory");
     stream.write_all(b"hello").expect("written");
@@ -359,7 +361,7 @@ fn sealed_work() {
 }
 
 fn sealed_open() {
-    seal().expect("sealed");
+    seal(Names::Refused).expect("sealed");
     announce();
     for path in ["/vm", "/vm/file", "/"] {
         let error = std::fs::File::open(path).expect_err("refused");
@@ -368,8 +370,21 @@ fn sealed_open() {
     assert!(std::fs::remove_file("/vm/peer.sock").is_err());
 }
 
+fn sealed_names() {
+    seal(Names::InDirectory).expect("sealed");
+    announce();
+    std::fs::create_dir("/vm/snapshot").expect("its own directory");
+    std::fs::write("/vm/snapshot/part", "memory").expect("its own file");
+    std::fs::rename("/vm/snapshot/part", "/vm/snapshot/whole").expect("its own file");
+    assert_eq!(std::fs::metadata("/vm/snapshot/whole").expect("its own file").len(), 6);
+    std::fs::remove_file("/vm/snapshot/whole").expect("its own file");
+    std::fs::remove_dir("/vm/snapshot").expect("its own directory");
+    assert!(std::fs::write("/file", "x").is_err(), "the root stays as it is");
+    assert!(std::fs::File::open("/proc/self/mem").is_err());
+}
+
 fn sealed_call(call: libc::c_long, arguments: [libc::c_long; 4]) {
-    seal().expect("sealed");
+    seal(Names::Refused).expect("sealed");
     announce();
     let [a, b, c, d] = arguments;
     // SAFETY: the filter ends the process before the kernel looks at any argument; if it did not, all pointers are null.
@@ -378,7 +393,7 @@ fn sealed_call(call: libc::c_long, arguments: [libc::c_long; 4]) {
 }
 
 fn sealed_thread() {
-    seal().expect("sealed");
+    seal(Names::Refused).expect("sealed");
     announce();
     let started = std::thread::Builder::new().spawn(|| {});
     eprintln!("a thread: {}", started.is_ok());
@@ -392,7 +407,7 @@ fn sealed_other_thread() {
         // SAFETY: as in `sealed_call`.
         unsafe { libc::syscall(libc::SYS_execve, 0, 0, 0) };
     });
-    seal().expect("sealed");
+    seal(Names::Refused).expect("sealed");
     sender.send(()).expect("a thread that waits");
     thread.join().expect("it would have come back");
 }

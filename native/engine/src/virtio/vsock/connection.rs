@@ -240,7 +240,8 @@ mod tests {
     fn every_packet_has_one_reaction_in_every_phase() {
         use Operation::*;
         use Reaction::*;
-        let phases: [(fn() -> Connection, [(Operation, Reaction); 7]); 3] = [
+        type Row = (fn() -> Connection, [(Operation, Reaction); 7]);
+        let phases: [Row; 3] = [
             (
                 Connection::requested,
                 [

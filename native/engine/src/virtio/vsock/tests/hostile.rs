@@ -89,10 +89,8 @@ fn a_guest_that_sends_more_than_its_credit_loses_the_connection() {
     loop {
         guest.send(ports, Operation::Data, &block);
         sent += block.len();
-        if let Some((header, _)) = guest.packet_now() {
-            if header.operation == Operation::Reset.number() {
-                break;
-            }
+        if guest.packet_now().is_some_and(|(header, _)| header.operation == Operation::Reset.number()) {
+            break;
         }
         assert!(sent < 8 << 20, "a reader that reads nothing must stop the guest");
     }
