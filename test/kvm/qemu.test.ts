@@ -8,7 +8,7 @@ import { until } from "../harness/machine-station.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
 import { ADMIN_TOKEN } from "../harness/client.ts";
 import { AGENT_PORT, AGENT_FOLDER, KvmAgent, succeed } from "./harness/agent.ts";
-import { KvmHost } from "./host/machine.ts";
+import { CPUS_FOR_GUESTS, KvmHost } from "./host/machine.ts";
 
 // Bounds for a hang: programs run many times slower under emulation, and slower still beside others. The first boot may
 // build the machine.
@@ -16,11 +16,7 @@ const TEST_TIMEOUT_MS = 15 * 60_000;
 const BOOT_TIMEOUT_MS = 10 * 60_000;
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
-/**
- * The machines that go through a life, and those on which the suite of backends runs: all of them when everything is
- * asked for. A microvm on 6.1 is a part of that alone: once in some thirty dry-runs it has begun anew by itself, which
- * may be the emulated processor's doing.
- */
+/** The machines that go through a life, and those on which the suite of backends runs: all when everything is asked for. */
 const isFull = process.env.FLUXVM_TEST_FULL === "1";
 const ALL = ["microvm", "q35"] as const;
 const KERNELS = [
@@ -57,7 +53,7 @@ describe.skipIf(missing !== null).each(KERNELS)("a Debian host with Linux $kerne
     );
 
   beforeAll(async () => {
-    host = await KvmHost.boot({ kernel, tree: true, ports: [AGENT_PORT] });
+    host = await KvmHost.boot({ kernel, cpus: CPUS_FOR_GUESTS, tree: true, ports: [AGENT_PORT] });
     await succeed(host, ["apt-get", "--quiet=2", "update"]);
     agent = await KvmAgent.start(host);
   }, BOOT_TIMEOUT_MS);

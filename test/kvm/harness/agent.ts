@@ -22,6 +22,8 @@ run_dir = "${AGENT_FOLDER}/run"
 tokens = [{ token = "${ADMIN_TOKEN}", role = "admin", name = "admin" }]
 [storage]
 pool_size_mib = 1024
+[sandbox]
+ready_timeout_secs = 600
 [sandbox.procbox]
 enabled = true
 uid_base = ${UID_BASE}

@@ -41,6 +41,13 @@ export const DEFAULT_OPTIONS: HostOptions = {
   say: () => undefined,
 };
 
+/**
+ * Processors of a host on which guests run. Where guests run on two emulated processors at a time, sooner or later one of
+ * them begins anew or the kernel of the host itself falls over, in the step back from a guest; QEMU alone does that too,
+ * restoring a microvm over and over.
+ */
+export const CPUS_FOR_GUESTS = 1;
+
 const CACHE = join(REPOSITORY, ".cache/kvm-host");
 /** Where jobs start, and where the disk with the work is mounted. */
 const JOB_FOLDER = "/job";
