@@ -67,6 +67,8 @@ fluxvm_guest_start:
     je power_button
     cmp al, 'm'
     je memory
+    cmp al, 'd'
+    je driver
 
 hello:
     mov edx, 0x3f8
@@ -203,6 +205,40 @@ virtio_interrupt:
     mov dword ptr [0x50010], 1
     mov dword ptr [0xfee000b0], 0
     return_from_interrupt
+
+# Does what the host puts into the list at 0x70000, 16 bytes each: what to do, address, value, answer.
+driver:
+    address eax, virtio_interrupt
+    mov ebx, 5
+    call take_interrupts
+    mov esi, 0x70000
+1:  mov eax, [esi]
+    cmp eax, 0
+    je 1b
+    mov edi, [esi + 4]
+    cmp eax, 1
+    je 2f
+    cmp eax, 2
+    je 3f
+    cmp eax, 3
+    je 4f
+    jmp off
+2:  mov ebx, [esi + 8]
+    mov [edi], ebx
+    jmp 6f
+3:  mov ebx, [edi]
+    mov [esi + 12], ebx
+    jmp 6f
+4:  cli
+    cmp dword ptr [0x50010], 0
+    jne 5f
+    sti
+    hlt
+    jmp 4b
+5:  mov dword ptr [0x50010], 0
+6:  mov dword ptr [esi], 0x80000000
+    add esi, 16
+    jmp 1b
 
 # Starts the second vCPU, prints when it lives, and counts.
 smp:

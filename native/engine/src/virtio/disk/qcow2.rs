@@ -116,11 +116,10 @@ impl Image {
         };
         let first = guest / CLUSTER_BYTES;
         let clusters = cluster_bytes / CLUSTER_BYTES;
-        if let Some(last) = self.extents.last_mut() {
-            if last.first + last.clusters == first && last.place_of(first) == place {
-                last.clusters += clusters;
-                return Ok(());
-            }
+        let goes_on = |last: &&mut Extent| last.first + last.clusters == first && last.place_of(first) == place;
+        if let Some(last) = self.extents.last_mut().filter(goes_on) {
+            last.clusters += clusters;
+            return Ok(());
         }
         if self.extents.len() == EXTENTS_MAX {
             return Err(DiskError::Image("it is in too many pieces; convert it first"));
