@@ -2,19 +2,22 @@
 //! Needs root; without it the missing capability is named and nothing is tried.
 
 use fluxvm_jail::{DIRECTORY, Jail, Limits, Names, enter, seal};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Resource, Signal, getegid, geteuid, getgid, getgroups, getpid, getrlimit, getuid, kill_process};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 const UID: u32 = 993_111;
 const GID: u32 = 993_222;
 const SIGSYS: i32 = 31;
 const SIGKILL: i32 = 9;
+/// Names the cgroup to join.
+const CGROUP: &str = "FLUXVM_TEST_CGROUP";
 const FILE_BYTES: u64 = 1 << 20;
 
 /// What a case does inside, and how the process ends then.
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
     }
     check("namespaces are its own", namespaces_differ());
     check("the status of the inner process is passed on", status_is_passed_on());
+    check("both processes are in the cgroup", cgroup_is_joined());
     check("the inner process ends with the outer one", ends_together());
     check("a process with threads is refused", threads_are_refused());
     println!("\ntest result: {}. {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
@@ -139,15 +143,19 @@ fn lab() -> tempfile::TempDir {
     directory
 }
 
+fn command(case: &str, directory: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--inside", case]).arg(directory);
+    command
+}
+
+fn started(command: &mut Command) -> Child {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("started")
+}
+
 fn start(case: &str, directory: &Path) -> Child {
-    Command::new(std::env::current_exe().expect("this program"))
-        .args(["--inside", case])
-        .arg(directory)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started")
+    started(&mut command(case, directory))
 }
 
 fn run_case(case: &Case) -> Result<(), String> {
@@ -179,6 +187,49 @@ fn namespaces_differ() -> Result<(), String> {
     outer.kill().expect("killed");
     outer.wait().expect("ended");
     if same.is_empty() { Ok(()) } else { Err(format!("shared: {same:?}")) }
+}
+
+/// A cgroup in a hierarchy that is mounted for the test; both go with it.
+struct Cgroup {
+    hierarchy: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Cgroup {
+    fn new() -> Option<Self> {
+        let hierarchy = tempfile::tempdir().expect("a directory");
+        mount("cgroup", hierarchy.path(), "cgroup2", MountFlags::empty(), None).ok()?;
+        let path = hierarchy.path().join(format!("fluxvm-jail-test-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a cgroup");
+        Some(Self { hierarchy, path })
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Whoever was in it has just ended, and the kernel may not have noticed.
+        let gone = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::fs::remove_dir(&self.path).is_ok()
+        });
+        unmount(self.hierarchy.path(), UnmountFlags::DETACH).expect("it was mounted");
+        assert!(gone, "the cgroup could not be removed");
+    }
+}
+
+fn cgroup_is_joined() -> Result<(), String> {
+    let Some(cgroup) = Cgroup::new() else {
+        eprintln!("missing host capability: cgroup version 2");
+        return Ok(());
+    };
+    let directory = lab();
+    let mut outer = started(command("wait", directory.path()).env(CGROUP, &cgroup.path));
+    outer.stdout.as_mut().expect("piped").read_exact(&mut [0; 1]).expect("it is inside");
+    let members = std::fs::read_to_string(cgroup.path.join("cgroup.procs")).expect("its members");
+    outer.kill().expect("killed");
+    outer.stdout.take().expect("piped").read_to_end(&mut Vec::new()).expect("both have ended");
+    outer.wait().expect("ended");
+    if members.lines().count() == 2 { Ok(()) } else { Err(members) }
 }
 
 fn namespace(process: &str, kind: &str) -> u64 {
@@ -222,7 +273,8 @@ fn inside(case: &str, directory: &Path) -> ExitCode {
         std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(60)));
     }
     let limits = Limits { descriptors: 64, threads: 32, file_bytes: FILE_BYTES };
-    let jail = Jail { uid: UID, gid: GID, directory: directory.to_owned(), cgroup: None, limits };
+    let cgroup = std::env::var_os(CGROUP).map(Into::into);
+    let jail = Jail { uid: UID, gid: GID, directory: directory.to_owned(), cgroup, limits };
     let _secret = std::fs::File::open("/etc/passwd").expect("a file that is not kept");
     // SAFETY: nothing but the standard descriptors is used afterwards; the file above is leaked.
     if let Err(error) = unsafe { enter(&jail, &[]) } {
