@@ -3,14 +3,14 @@ import { mkdir } from "node:fs/promises";
 import { resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { KERNELS, type KernelSeries } from "./kernel.ts";
-import { DEFAULT_OPTIONS, type HostOptions, KvmHost } from "./machine.ts";
+import { CPUS_FOR_GUESTS, DEFAULT_OPTIONS, type HostOptions, KvmHost } from "./machine.ts";
 
 const USAGE = `usage: ./run kvm-host [OPTIONS] [-- COMMAND…]
 
 Boots a Debian machine with nested virtualisation under emulation, with the built fluxctl inside, and runs COMMAND there
 as root. Ends with its exit status.
 
-  --cpus N          processors (${DEFAULT_OPTIONS.cpus})
+  --cpus N          processors (${DEFAULT_OPTIONS.cpus}; ${CPUS_FOR_GUESTS} is safer for guests)
   --memory MIB      memory in MiB (${DEFAULT_OPTIONS.memoryMib})
   --kernel SERIES   ${Object.keys(KERNELS).join(" or ")} (${DEFAULT_OPTIONS.kernel})
   --init NAME       plain or systemd (${DEFAULT_OPTIONS.init})
