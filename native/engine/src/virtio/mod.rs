@@ -11,6 +11,8 @@ pub mod limiter;
 pub mod net;
 mod persist;
 mod queue;
+#[cfg(test)]
+mod queue_tests;
 mod reactor;
 #[cfg(test)]
 mod reactor_tests;

@@ -6,6 +6,7 @@ use crate::virtio::{
     Chain, DeviceContext, DeviceError, DeviceKind, Interest, Readiness, StateError, StateReader, StateWriter,
     VirtioDevice,
 };
+use rustix::io::Errno;
 use std::io;
 use std::os::unix::net::UnixListener;
 
@@ -110,8 +111,18 @@ impl Console {
 
     fn accept(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
         let Some(listener) = &self.listener else { return Ok(()) };
-        // Whoever comes second finds the line taken; errors are those of a client that is gone already.
-        let Ok((stream, _)) = listener.accept() else { return Ok(()) };
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            // Without descriptors the same connection would be reported for ever: nobody else is let in any more.
+            Err(error)
+                if matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::MFILE | Errno::NFILE)) =>
+            {
+                return Ok(context.events.unwatch(listener)?);
+            }
+            // It is gone already.
+            Err(_) => return Ok(()),
+        };
+        // Whoever comes second finds the line taken.
         if self.client.is_some() {
             return Ok(());
         }
