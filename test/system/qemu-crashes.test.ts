@@ -63,7 +63,7 @@ async function openSocket(query: string): Promise<{ closed: Promise<string> }> {
 
 test("a machine that is killed at any moment of a dry-run can be started, and has its files", async () => {
   if ((await station.record()).state !== "ready") await verb("start");
-  await output("echo kept >/root/kept");
+  await output("echo kept >/root/kept; sync");
   for (const delayMs of [20, 60, 120, 300, 700]) {
     const asked = call("dry-run", { command: "rm /root/kept", paths: ["/root"] });
     await Bun.sleep(delayMs);
