@@ -67,6 +67,25 @@ test("what is copied, or here already, is given back at once", async () => {
   expect(lender.lentBytes).toBe(0);
 });
 
+test("what is small beside the buffer that it would keep is copied", async () => {
+  let lentBytes = 0;
+  const lender = { giveBack: (bytes: number) => void (lentBytes -= bytes) };
+  const buffer = new ArrayBuffer(1024 * 1024);
+  const stored: Promise<void>[] = [];
+  for (const [offset, bytes] of [
+    [0, 65_535],
+    [65_535, 65_536],
+  ] as const) {
+    lentBytes += bytes;
+    stored.push(output.append(offset, new Uint8Array(buffer, 1000, bytes), lender));
+  }
+  expect(lentBytes).toBe(65_536);
+  const [copied, kept] = [await output.read(0, PIECE_BYTES, true), await output.read(65_535, PIECE_BYTES, true)];
+  expect(copied?.data.buffer === buffer).toBe(false);
+  expect(kept?.data.buffer === buffer).toBe(true);
+  await Promise.all(stored);
+});
+
 test("what is borrowed is given back when all who borrowed it are done", async () => {
   const lender = new Lender();
   const stored = lender.append(0);

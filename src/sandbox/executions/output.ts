@@ -9,6 +9,8 @@ import type { RingFile } from "./ring-file.ts";
 /** Smaller pieces are copied together, so that neither many of them nor one of a large buffer cost much. */
 const SMALL_PIECE_BYTES = 4 * 1024;
 const GATHERED_BYTES = 16 * 1024;
+/** So are those of which so many would fit the buffer that they keep. */
+const PIECES_A_BUFFER_MAX = 16;
 /** Where much comes, what is less than this waits a moment for more before it is written … */
 const WORTH_WRITING_BYTES = 1024 * 1024;
 /** … which is where so much has just been written at once. */
@@ -219,6 +221,9 @@ export class Output {
       buffer.set(data);
       const spareBytes = buffer.length - data.length;
       this.#segments.push(segment(offset, buffer.subarray(0, data.length), { spareBytes }));
+      loan?.giveBack(data.length);
+    } else if (data.length * PIECES_A_BUFFER_MAX < data.buffer.byteLength) {
+      this.#segments.push(segment(offset, new Uint8Array(data), {}));
       loan?.giveBack(data.length);
     } else {
       this.#segments.push(segment(offset, data, { loan }));
