@@ -9,7 +9,7 @@ use fluxvm_engine::vcpu::End;
 use fluxvm_engine::virtio::VirtioDevice;
 use fluxvm_engine::virtio::limiter::Limits;
 use fluxvm_engine::virtio::rng::Rng;
-use guest::{COUNTER, Guest, RAM_BYTES, SECOND_COUNTER, can_run, ram_file};
+use guest::{COUNTER, Guest, RAM_BYTES, SECOND_COUNTER, can_run, image, ram_file};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -33,6 +33,17 @@ fn a_guest_prints_and_turns_itself_off() {
     guest.machine.stop();
     assert_eq!(guest.machine.lifecycle(), Lifecycle::Stopped);
     assert!(guest.machine.start().is_err());
+}
+
+#[test]
+fn a_bz_image_is_entered_in_64_bit_mode() {
+    if !can_run() {
+        return;
+    }
+    let mut guest = Guest::with_kernel(image::bz_image());
+    guest.machine.start().unwrap();
+    assert_eq!(guest.end(), End::PowerOff);
+    assert_eq!(guest.printed(), "6");
 }
 
 #[test]

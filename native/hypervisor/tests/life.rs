@@ -1,5 +1,6 @@
 //! The program from outside, with a guest of our own on this host's KVM: its control socket, snapshots, and how it ends.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../../engine/tests/guest/image.rs"]
 mod image;
 

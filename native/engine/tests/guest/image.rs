@@ -335,3 +335,31 @@ pub fn kernel() -> File {
     file.write_all(&image).unwrap();
     file
 }
+
+/// A kernel of another kind: a bzImage whose 64-bit entry prints "6" and turns the machine off.
+pub fn bz_image() -> File {
+    const SECTOR_BYTES: usize = 512;
+    const ENTRY_OFFSET: usize = 0x200;
+    // The letter is the upper half of a register that only 64-bit mode has.
+    const CODE: [u8; 29] = [
+        0x48, 0xB8, 0, 0, 0, 0, b'6', 0, 0, 0, // mov rax, '6' << 32
+        0x48, 0xC1, 0xE8, 0x20, // shr rax, 32
+        0x66, 0xBA, 0xF8, 0x03, 0xEE, // mov dx, 0x3f8; out dx, al
+        0x66, 0xBA, 0x04, 0x06, // mov dx, 0x604
+        0x66, 0xB8, 0x00, 0x34, 0x66, 0xEF, // mov ax, 0x3400; out dx, ax
+    ];
+    let mut image = vec![0; 2 * SECTOR_BYTES];
+    let mut set = |offset: usize, bytes: &[u8]| image[offset..offset + bytes.len()].copy_from_slice(bytes);
+    set(0x1F1, &[1]); // one sector of set-up after the first
+    set(0x202, b"HdrS");
+    set(0x206, &0x020Fu16.to_le_bytes()); // protocol 2.15
+    set(0x211, &[1]); // loaded high
+    set(0x214, &(LOAD_ADDRESS as u32).to_le_bytes());
+    set(0x236, &[1]); // has a 64-bit entry
+    image.resize(image.len() + ENTRY_OFFSET, 0);
+    image.extend_from_slice(&CODE);
+    image.resize(image.len().next_multiple_of(SECTOR_BYTES), 0xF4);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&image).unwrap();
+    file
+}

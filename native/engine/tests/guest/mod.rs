@@ -1,6 +1,6 @@
 //! The harness that boots a guest of our own on the engine and looks at what it does.
 
-mod image;
+pub mod image;
 
 use fluxvm_engine::machine::{Machine, MachineConfig};
 use fluxvm_engine::memory::{GuestRam, Mapping};
@@ -52,10 +52,26 @@ impl Guest {
         Self::on_kvm(None, letter, vcpus, devices, file)
     }
 
+    /// A machine with another kernel.
+    pub fn with_kernel(kernel: File) -> Self {
+        Self::make(None, kernel, "", 1, vec![], ram_file())
+    }
+
     /// The same on a KVM that was opened before.
     pub fn on_kvm(
         kvm: Option<File>,
         letter: char,
+        vcpus: u32,
+        devices: Vec<Box<dyn VirtioDevice>>,
+        file: File,
+    ) -> Self {
+        Self::make(kvm, image::kernel(), &letter.to_string(), vcpus, devices, file)
+    }
+
+    fn make(
+        kvm: Option<File>,
+        kernel: File,
+        command_line: &str,
         vcpus: u32,
         devices: Vec<Box<dyn VirtioDevice>>,
         file: File,
@@ -66,9 +82,9 @@ impl Guest {
             kvm,
             ram: GuestRam::new(file, RAM_BYTES, Mapping::Shared).unwrap(),
             vcpus,
-            kernel: image::kernel(),
+            kernel,
             initrd: None,
-            command_line: letter.to_string(),
+            command_line: command_line.to_owned(),
             serial: Box::new(output.clone()),
             devices,
         };
