@@ -126,6 +126,11 @@ export class MachineInstance implements Instance {
   async #withConsole(error: unknown): Promise<unknown> {
     const { isNew, workDir } = this.#options;
     if (!isNew || !(error instanceof AgentError) || error.code !== "GUEST_UNREACHABLE") return error;
+    if (this.monitor.isShortOfRoom) {
+      return new AgentError("GUEST_UNREACHABLE", `${error.message}; the host has no room for what it writes`, {
+        cause: error,
+      });
+    }
     const said = await lastLineOf(join(workDir, CONSOLE_LOG));
     const console = said === null ? "its console is empty" : `its console ends with: ${said}`;
     return new AgentError("GUEST_UNREACHABLE", `${error.message}; ${console}`, { cause: error });

@@ -6,6 +6,7 @@ import { ROOT_NODE } from "./arguments.ts";
 import { type DiskLimits, type DiskThrottle, throttleArguments, throttleChange } from "./disk-limits.ts";
 import { snapshotsOf } from "./disk-tool.ts";
 import { Qmp, QmpError } from "./qmp.ts";
+import { Room } from "./room.ts";
 
 const COMMAND_TIMEOUT_MS = 10_000;
 /** Memory is written while the guest stands still. */
@@ -16,6 +17,7 @@ export class Monitor {
   readonly #connection: Promise<Qmp>;
   readonly #closed = Promise.withResolvers<void>();
   readonly #guestListens = Promise.withResolvers<number>();
+  readonly #room = new Room((command) => this.#run(command));
   #isClosed = false;
   #ended: string | null = null;
   #lastJob = 0;
@@ -59,7 +61,13 @@ export class Monitor {
     return this.#guestListens.promise;
   }
 
+  /** Whether the machine stands still because the host has no room for what it writes. */
+  get isShortOfRoom(): boolean {
+    return this.#room.isShort;
+  }
+
   async resume(): Promise<void> {
+    this.#room.isFrozen = false;
     await this.#run("cont");
   }
 
@@ -79,6 +87,7 @@ export class Monitor {
   }
 
   async freeze(): Promise<void> {
+    this.#room.isFrozen = true;
     await this.#run("stop");
   }
 
@@ -130,7 +139,10 @@ export class Monitor {
 
   #connected(qmp: Qmp): void {
     void qmp.closed.then(() => this.#closed.resolve());
+    // It may have stopped before anybody listened.
+    this.#room.look();
     qmp.listen(({ event, data, atUnixMs }) => {
+      this.#room.hear(event, data);
       if (event === "SHUTDOWN") this.#ended = shutdownReason(data);
       if (event === "VSERPORT_CHANGE" && data.open === true) this.#guestListens.resolve(atUnixMs);
     });
