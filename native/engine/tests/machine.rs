@@ -236,6 +236,37 @@ fn a_state_for_another_machine_or_a_damaged_one_is_refused() {
     guest.wait_beyond(COUNTER, guest.word(COUNTER));
 }
 
+/// A state that anyone may have written is refused or taken, by the machine or by KVM; the monitor goes on.
+#[test]
+fn a_state_with_wrong_values_harms_nobody() {
+    if !can_run() {
+        return;
+    }
+    let source = vec![Box::new(Rng::new(Limits::default()).unwrap()) as Box<dyn VirtioDevice>];
+    let mut guest = Guest::new('s', 2, source);
+    guest.machine.start().unwrap();
+    guest.wait_printed("2");
+    guest.machine.pause().unwrap();
+    let state = guest.machine.save().unwrap();
+    let mut number = 11u64;
+    let mut below = |limit: usize| {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (number >> 33) as usize % limit
+    };
+    for _ in 0..if std::env::var("FLUXVM_TEST_FULL").is_ok_and(|value| value == "1") { 50_000 } else { 500 } {
+        let mut wrong = state.clone();
+        for _ in 0..=below(4) {
+            let index = below(wrong.len());
+            wrong[index] ^= 1 << below(8);
+        }
+        let _ = guest.machine.load(&wrong);
+    }
+    guest.machine.load(&state).unwrap();
+    guest.machine.resume().unwrap();
+    guest.wait_beyond(COUNTER, guest.word(COUNTER));
+    guest.wait_beyond(SECOND_COUNTER, guest.word(SECOND_COUNTER));
+}
+
 fn copy(file: &File) -> File {
     let (mut bytes, copy) = (vec![0; RAM_BYTES as usize], ram_file());
     file.read_exact_at(&mut bytes, 0).unwrap();

@@ -7,11 +7,11 @@ mod protocol;
 mod session;
 mod snapshot;
 
-use config::{BootConfig, CONFIG_BYTES_MAX};
+use config::{BootConfig, CONFIG_BYTES_MAX, open};
 use fluxvm_engine::vcpu::End;
 use session::Session;
 use std::error::Error;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -80,11 +80,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     }
     let end = wait(ends, shutdowns, shutdown);
     let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(end) = end else {
-        session.stop("the host ended it");
-        return Ok(ExitCode::SUCCESS);
-    };
-    session.stop(&end.to_string());
+    // Here rather than at the end of the process, which does not wait for the threads of the control socket.
+    session.close();
+    let Some(end) = end else { return Ok(ExitCode::SUCCESS) };
     eprintln!("fluxvm-hypervisor: {end}");
     Ok(match end {
         End::PowerOff => ExitCode::SUCCESS,
@@ -109,7 +107,8 @@ fn wait(ends: Receiver<End>, shutdowns: Receiver<()>, shutdown: std::sync::mpsc:
 
 fn read_config(path: &Path) -> Result<BootConfig, Box<dyn Error>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    let file = open("the boot configuration", path, OpenOptions::new().read(true))?;
+    file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > CONFIG_BYTES_MAX {
         return Err("the boot configuration is larger than 64 KiB".into());
     }

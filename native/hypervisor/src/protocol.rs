@@ -65,9 +65,6 @@ pub enum Reply {
         vcpus: u64,
         /// The word for its state.
         lifecycle: String,
-        /// Why it ended, or could not be made.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        ended: Option<String>,
     },
     /// Not done.
     Error {

@@ -45,14 +45,13 @@ struct Running {
 pub struct Session {
     running: Option<Running>,
     ends: Sender<End>,
-    ended: Option<String>,
 }
 
 impl Session {
     /// A session without a machine, and where the end of its machine will be told.
     pub fn new() -> (Self, Receiver<End>) {
         let (ends, ended) = channel();
-        (Self { running: None, ends, ended: None }, ended)
+        (Self { running: None, ends }, ended)
     }
 
     /// Does what is asked.
@@ -74,16 +73,13 @@ impl Session {
         let (description, balloon) = config.open()?;
         let mut machine = Machine::new(description, self.ends.clone())?;
         machine.start()?;
-        (self.running, self.ended) = (Some(Running { machine, config, balloon }), None);
+        self.running = Some(Running { machine, config, balloon });
         Ok(())
     }
 
-    /// Ends the machine, if there is one; `why` is what metrics then tell.
-    pub fn stop(&mut self, why: &str) {
-        if let Some(running) = &mut self.running {
-            running.machine.stop();
-            self.ended.get_or_insert_with(|| why.to_owned());
-        }
+    /// Gives up the machine with all that its devices made, such as sockets.
+    pub fn close(&mut self) {
+        self.running = None;
     }
 
     fn perform(&mut self, request: Request) -> Result<Reply, SessionError> {
@@ -94,7 +90,9 @@ impl Session {
             Request::Resume => self.change(Machine::resume),
             Request::PowerButton => self.change(Machine::press_power),
             Request::Shutdown => {
-                self.stop("the host ended it");
+                if let Some(running) = &mut self.running {
+                    running.machine.stop();
+                }
                 Ok(Reply::OK)
             }
             Request::SnapshotSave { path } => {
@@ -140,7 +138,6 @@ impl Session {
             memory_mib: machine.map_or(0, |machine| machine.ram().bytes() / MIB),
             vcpus: self.running.as_ref().map_or(0, |running| u64::from(running.config.vcpus)),
             lifecycle: machine.map_or("created", |machine| machine.lifecycle().word()).to_owned(),
-            ended: self.ended.clone(),
         }
     }
 

@@ -48,10 +48,11 @@ impl Hypervisor {
 
     /// Boots a guest that does what the letter says.
     fn boot(&self, letter: char) -> String {
-        let (kernel, disk, console) = (self.path("kernel"), self.path("disk"), self.path("console"));
+        let (kernel, disk) = (self.path("kernel"), self.path("disk"));
+        let (console, vsock) = (self.path("console"), self.path("vsock"));
         self.ask(
             &format!(
-                r#"{{"action":"boot","kernel":{kernel:?},"rootfs":{disk:?},"console":{console:?},
+                r#"{{"action":"boot","kernel":{kernel:?},"rootfs":{disk:?},"console":{console:?},"vsock_uds":{vsock:?},
             "memory_mib":64,"vcpus":2,"kernel_args":"{letter}","engine":"kvm"}}"#
             )
             .replace('\n', " "),
@@ -116,7 +117,7 @@ fn the_status_tells_how_the_guest_ended() {
         let mut hypervisor = Hypervisor::start();
         assert_eq!(hypervisor.boot(letter), OK);
         assert_eq!(hypervisor.ended().code(), Some(status), "{letter}");
-        assert!(!hypervisor.path("api.sock").exists());
+        assert!(!hypervisor.path("api.sock").exists() && !hypervisor.path("vsock").exists());
     }
 }
 

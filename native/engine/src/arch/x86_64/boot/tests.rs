@@ -129,3 +129,29 @@ fn command_lines_and_disks_that_do_not_fit_are_refused() {
     let large = vec![0; 64 << 20];
     assert!(matches!(boot(&memory(), &elf(true), Some(&large), ""), Err(Error::NoRoom(_))));
 }
+
+/// Numbers that look random and are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % limit
+    }
+}
+
+#[test]
+fn damaged_kernels_are_refused_or_loaded_and_nothing_else_happens() {
+    let memory = memory();
+    let mut numbers = Numbers(7);
+    let interesting = [0, 1, 0x7F, 0x80, 0xFF];
+    for round in 0..if std::env::var("FLUXVM_TEST_FULL").is_ok_and(|value| value == "1") { 200_000 } else { 2_000 } {
+        let mut kernel = if round % 2 == 0 { elf(true) } else { bz_image(0x20F, 1) };
+        for _ in 0..=numbers.below(8) {
+            let index = numbers.below(kernel.len().min(0x280));
+            kernel[index] = interesting[numbers.below(interesting.len())];
+        }
+        kernel.truncate(kernel.len().saturating_sub(numbers.below(4) * numbers.below(200)));
+        let _ = boot(&memory, &kernel, None, "");
+    }
+}
