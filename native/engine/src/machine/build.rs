@@ -108,8 +108,9 @@ pub(super) fn build(config: MachineConfig, ends: Sender<End>) -> Result<Machine>
     }
 
     write_tables(vm.memory(), vcpu_count, &slots)?;
+    let command_line = layout::command_line(&config.command_line, &slots);
     let (mut kernel, mut initrd) = (config.kernel, config.initrd);
-    let source = BootSource { kernel: &mut kernel, initrd: initrd.as_mut(), command_line: &config.command_line };
+    let source = BootSource { kernel: &mut kernel, initrd: initrd.as_mut(), command_line: &command_line };
     let entry = boot::load(vm.memory(), source)?;
 
     let (buses, gate) = (Arc::new(buses), Arc::new(Gate::new()));

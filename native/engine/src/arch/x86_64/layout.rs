@@ -99,6 +99,18 @@ pub fn virtio_slot(index: usize) -> Result<VirtioSlot> {
     Ok(VirtioSlot { address: VIRTIO_MMIO + index as u64 * VIRTIO_MMIO_BYTES, gsi })
 }
 
+/// The command line, which names the virtio devices only where the kernel will not read the ACPI tables that do.
+#[must_use]
+pub fn command_line(given: &str, devices: &[VirtioSlot]) -> String {
+    let mut line = given.to_owned();
+    if given.split(' ').any(|word| word == "acpi=off") {
+        for VirtioSlot { address, gsi } in devices {
+            line.push_str(&format!(" virtio_mmio.device={VIRTIO_MMIO_BYTES:#x}@{address:#x}:{gsi}"));
+        }
+    }
+    line
+}
+
 /// Where RAM of so many bytes lies: start and length of each region.
 ///
 /// # Errors
@@ -168,6 +180,14 @@ mod tests {
             assert!(map.iter().all(|range| range.start + range.bytes <= HOLE_START || range.start >= HOLE_END));
             assert!(map.windows(2).all(|pair| pair[0].start + pair[0].bytes <= pair[1].start));
         }
+    }
+
+    #[test]
+    fn the_command_line_names_devices_only_without_acpi() {
+        let slots = [virtio_slot(0).unwrap(), virtio_slot(1).unwrap()];
+        assert_eq!(command_line("quiet noacpi=off", &slots), "quiet noacpi=off");
+        let named = "acpi=off a virtio_mmio.device=0x1000@0xfeb00000:5 virtio_mmio.device=0x1000@0xfeb01000:6";
+        assert_eq!(command_line("acpi=off a", &slots), named);
     }
 
     #[test]

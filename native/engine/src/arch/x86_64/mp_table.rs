@@ -13,8 +13,8 @@ const BUS: u8 = 1;
 const IO_APIC: u8 = 2;
 const IO_INTERRUPT: u8 = 3;
 const LOCAL_INTERRUPT: u8 = 4;
-/// Interrupt lines 0 to 15 are ISA's.
-const ISA_LINES: u8 = 16;
+/// All lines of the interrupt controller, the upper ones as if they were ISA's, too.
+const ISA_LINES: u8 = 24;
 
 /// Writes the pointer and the table.
 ///
