@@ -248,6 +248,8 @@ impl Drop for Reactor {
 
 impl Shared {
     fn run(&self) {
+        // Also when a handler panics: nobody may wait for a thread that is gone.
+        let _ending = Ending(self);
         let mut events = vec![EpollEvent::default(); EVENTS_AT_ONCE];
         loop {
             let count = match self.epoll.wait(-1, &mut events) {
@@ -270,8 +272,6 @@ impl Shared {
                 break;
             }
         }
-        locked(&self.phase).0 = Phase::Gone;
-        self.changed.notify_all();
     }
 
     /// Stops when asked to, and tells whether to go on.
@@ -303,6 +303,16 @@ impl Shared {
             }
         }
         goes_on
+    }
+}
+
+/// Tells everybody that the thread has ended.
+struct Ending<'a>(&'a Shared);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.phase).0 = Phase::Gone;
+        self.0.changed.notify_all();
     }
 }
 

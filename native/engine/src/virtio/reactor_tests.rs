@@ -137,6 +137,27 @@ fn whoever_waits_too_long_gives_up_and_everything_goes_on() {
     reactor.quiesce(PATIENCE).expect("still");
 }
 
+/// A handler with a defect.
+struct Defect;
+
+impl EventHandler for Defect {
+    fn handle(&self, _: u32, _: Readiness) {}
+
+    fn quiesce(&self) -> Result<(), String> {
+        panic!("a defect");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_died() {
+    let reactor = Reactor::start("test").expect("a reactor");
+    reactor.register(|_| Ok::<_, io::Error>(Arc::new(Defect))).expect("registered");
+    let began = Instant::now();
+    assert!(matches!(reactor.quiesce(PATIENCE), Err(ReactorError::Stopped)));
+    assert!(matches!(reactor.quiesce(PATIENCE), Err(ReactorError::Stopped)));
+    assert!(began.elapsed() < PATIENCE);
+}
+
 #[test]
 fn it_ends_also_while_it_stands_still() {
     let reactor = Reactor::start("test").expect("a reactor");
