@@ -18,8 +18,8 @@ export const sandboxFailures: Codes = [
   "NOT_SUPPORTED",
 ];
 
-/** The same of a call that reaches the guest, which resumes a paused sandbox unless the caller declines. */
-export const guestFailures: Codes = [...sandboxFailures, "SANDBOX_PAUSED"];
+/** The same of a call that reaches the guest: it resumes a paused sandbox unless the caller declines, and stays out of a dry-run. */
+export const guestFailures: Codes = [...sandboxFailures, "SANDBOX_PAUSED", "DRY_RUN_BUSY"];
 
 /** The path leads nowhere, or where it may not. */
 export const pathFailures: Codes = [

@@ -60,7 +60,7 @@ export function changeSetRoutes({ operations }: HttpDependencies): readonly Rout
       summary: "Runs a command, says what it would change, and leaves the sandbox as it was.",
       body: dryRunBody,
       success: { status: 200, schema: dryRunReply },
-      errors: [...ERRORS, ...launchFailures, "COMMAND_TOO_LARGE", "DRY_RUN_BUSY", "DRY_RUN_NOT_REVERTED"],
+      errors: [...ERRORS, ...launchFailures, "COMMAND_TOO_LARGE", "DRY_RUN_NOT_REVERTED"],
       handler: async ({ caller, id, body }) => {
         const { command, timeout_seconds: timeoutSeconds, paths } = body;
         if (Buffer.byteLength(command) > limits.commandMaxBytes) throw new AgentError("COMMAND_TOO_LARGE");
