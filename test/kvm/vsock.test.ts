@@ -1,0 +1,59 @@
+// Virtual machines that are reached by vsock, on a stock Debian kernel with a KVM and a vhost-vsock of its own: the tests of
+// `inside/vsock.ts` run in there, with the built binary.
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { succeed } from "./harness/agent.ts";
+import { CPUS_FOR_GUESTS, KvmHost } from "./host/machine.ts";
+
+// Bounds for a hang: programs run many times slower under emulation, and slower still beside others. The first boot may
+// build the machine.
+const TEST_TIMEOUT_MS = 15 * 60_000;
+const BOOT_TIMEOUT_MS = 10 * 60_000;
+setDefaultTimeout(TEST_TIMEOUT_MS);
+
+const PEER = "/tmp/vsock-peer";
+/** Of those that always run. */
+const TESTS_MIN = 5;
+
+/** Why no KVM host can be made here; null when one can. */
+const missing =
+  process.getuid?.() !== 0 ? "root" : Bun.which("apt-get") === null || Bun.which("debootstrap") === null ? "apt" : null;
+
+describe.skipIf(missing !== null)("a Debian host with Linux 6.12", () => {
+  let host: KvmHost;
+  beforeAll(async () => {
+    host = await KvmHost.boot({ kernel: "6.12", cpus: CPUS_FOR_GUESTS, tree: true });
+    // The machines' template is made of the packages of the host.
+    await succeed(host, ["apt-get", "--quiet=2", "update"]);
+  }, BOOT_TIMEOUT_MS);
+  afterAll(() => host?.close());
+
+  test("has machines that are reached by vsock", async () => {
+    await host.write(PEER, await compiledPeer(), 0o755);
+    const { status, output, errors } = await host.run(["bun", "test", "./test/kvm/inside/vsock.ts"], {
+      VSOCK_PEER: PEER,
+      FLUXVM_TEST_FULL: process.env.FLUXVM_TEST_FULL ?? "",
+    });
+    expect({ status, errors: status === 0 ? "" : errors }).toEqual({ status: 0, errors: "" });
+    expect(Number(/(\d+) pass/.exec(errors)?.[1])).toBeGreaterThanOrEqual(TESTS_MIN);
+    process.stdout.write(output);
+  });
+});
+
+/** Needs no library of the guest. */
+async function compiledPeer(): Promise<Uint8Array> {
+  const folder = await mkdtemp(join(tmpdir(), "fluxvm-kvm-"));
+  try {
+    const output = join(folder, "peer");
+    const source = join(import.meta.dir, "vsock-peer.c");
+    const compiler = Bun.spawn(["cc", "-O2", "-Wall", "-Werror", "-static", "-o", output, source], {
+      stderr: "inherit",
+    });
+    if ((await compiler.exited) !== 0) throw new Error("the peer does not compile");
+    return await Bun.file(output).bytes();
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
