@@ -21,7 +21,7 @@ const OUTAGES: readonly ("stop" | "kill9")[] = ["stop", "kill9", "stop"];
 const OUTAGES_AFTER_MS = isFull ? [3000, 8000, 8000] : [1500, 4000, 4000];
 /** Its own 100 MiB, and for each of 64 executions a stream's credit, what is under way to a reader, and garbage of both. */
 const AGENT_RSS_MAX_BYTES = 512 * MIB;
-/** Its bound for output that nobody has confirmed, 256 MiB, a quarter MiB for each piece that is not full, and itself. */
+/** Its bound for output that nobody has confirmed, 256 MiB, half a MiB for each piece that is not full, and itself. */
 const SUPERVISOR_RSS_MAX_BYTES = 320 * MIB;
 
 const random = (from: number, to: number): number => from + Math.floor(Math.random() * (to - from));
