@@ -44,7 +44,7 @@ describe.skipIf(!isRoot)("dist/fluxctl alone in a Debian root", () => {
 
   afterAll(async () => {
     if (root !== "") await rm(join(root, ".."), { recursive: true, force: true });
-  });
+  }, 300_000);
 
   test("has no runtime and no library of ours", async () => {
     const found = await inside(
