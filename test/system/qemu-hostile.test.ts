@@ -98,6 +98,9 @@ test("a machine whose host has no room waits, and goes on with all that it wrote
     const again = await writer.run("echo 3 >/proc/sys/vm/drop_caches; md5sum </root/big", 60);
     expect([again.exit_code, again.stdout.trim()]).toEqual([0, written]);
   } finally {
+    // Machines outlive their agent.
+    const { body } = await small.json<{ items: { id: string }[] }>("GET", "/v1/sandboxes");
+    for (const { id } of body.items) await small.json("DELETE", `/v1/sandboxes/${id}`);
     await small.stop();
     await outputOf(["umount", "--lazy", small.stateDir]);
     await rm(small.dir, { recursive: true });

@@ -185,7 +185,7 @@ fn enter_namespaces(config: &HelperConfig) -> Result<(), String> {
 /// Covers `/dev` with one that has these devices of the host, for `uid` alone. Their numbers are read before.
 fn own_devices(devices: &[PathBuf], uid: u32) -> Result<(), String> {
     let numbers = devices.iter().map(|path| Ok((path, device_number(path)?))).collect::<Result<Vec<_>, String>>()?;
-    mount::make_all_private().map_err(during("leaving the host's mounts"))?;
+    mount::make_all_follow().map_err(during("leaving the host's mounts"))?;
     let cover = mount::new_filesystem(c"tmpfs", &[(c"mode", c"755"), (c"size", c"64k")], NO_SUID | NO_EXEC);
     let host = open("/dev", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(during("opening /dev"))?;
     let attached = cover.and_then(|cover| mount::attach_on(cover.as_fd(), host.as_fd()));

@@ -126,7 +126,17 @@ fn configure(
 
 /// Stops mount events from travelling between this mount namespace and the host's.
 pub fn make_all_private() -> io::Result<()> {
-    let flags = libc::MS_REC | libc::MS_PRIVATE;
+    propagate(libc::MS_PRIVATE)
+}
+
+/// Keeps what is mounted here from the host, and follows what the host does: a file system that the host unmounts is not
+/// held by this mount namespace.
+pub fn make_all_follow() -> io::Result<()> {
+    propagate(libc::MS_SLAVE)
+}
+
+fn propagate(how: libc::c_ulong) -> io::Result<()> {
+    let flags = libc::MS_REC | how;
     // SAFETY: the target is a constant; the other pointers may be null for a propagation change.
     check(unsafe { libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null()) }.into())?;
     Ok(())
