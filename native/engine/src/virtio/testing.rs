@@ -390,6 +390,11 @@ pub(crate) fn torment(guest: &mut TestGuest, seed: u64, rounds: u32) {
         if guest.status() != 0xF && dice.one_in(3) {
             let _ = guest.try_start(dice.next() | FEATURE_VERSION_1);
         }
+        if dice.one_in(4) {
+            // The device has seen everything so far, each piece of nonsense by itself.
+            guest.quiesce();
+            guest.reactor.resume();
+        }
         if dice.one_in(64) {
             guest.quiesce();
             let state = guest.mmio.save();
