@@ -59,7 +59,7 @@ const TIERS: Readonly<Record<string, readonly Step[]>> = {
   ],
   rust: [
     { name: "guest agent", argv: CARGO_TEST, folder: "guest-agent", count: "cargo", timeoutMs: 15 * MINUTE_MS },
-    { name: "host library", argv: CARGO_TEST, folder: "native", count: "cargo", timeoutMs: 10 * MINUTE_MS },
+    { name: "host library", argv: CARGO_TEST, folder: "native", count: "cargo", timeoutMs: 30 * MINUTE_MS },
   ],
   system: [{ name: "system", argv: bunTest("test/system"), count: "bun", timeoutMs: 25 * MINUTE_MS }],
   kvm: [{ name: "KVM hosts (emulated)", argv: bunTest("test/kvm"), count: "bun", timeoutMs: 40 * MINUTE_MS }],
