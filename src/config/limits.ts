@@ -180,8 +180,8 @@ export const limits = {
   frameDataMaxBytes: 1 * MIB,
   streamCreditBytes: 1 * MIB,
   /** The credit of a stream that may run further ahead, and how many of them a connection can have. */
-  wideStreamCreditBytes: 4 * MIB,
-  wideStreamsPerConnectionMax: 4,
+  wideStreamCreditBytes: 8 * MIB,
+  wideStreamsPerConnectionMax: 2,
   streamsMax: 1024,
   guestCallTimeoutMs: 15 * 1000,
   guestFileTimeoutMs: 120 * 1000,

@@ -65,6 +65,36 @@ test("few streams of a connection may run further ahead, and those that are over
   connection.closed("test over");
 });
 
+test("a guest that runs far ahead is granted more well before it has to wait, a near one not for every piece", async () => {
+  const credits: number[] = [];
+  const connection = await connect(async (c) => {
+    await c.welcome();
+    for (;;) {
+      const { kind, message, stream } = await c.next();
+      if (kind === FrameKind.credit) credits.push(message.n as number);
+      else if (message.op === "ping") c.send(stream, FrameKind.end, {});
+    }
+  });
+  const ignored = { ended: () => undefined, failed: () => undefined };
+  const granted = async (stream: GuestStream, bytes: number) => {
+    const piece = 64 * 1024;
+    for (let sum = 0; sum < bytes; sum += piece) stream.grant(piece);
+    expect(await outcome((handler) => connection.open("ping", {}, handler, 1000))).toBe("ended");
+    return credits.splice(0);
+  };
+  const near = connection.open("lasting", {}, ignored, 0);
+  const half = limits.streamCreditBytes / 2;
+  expect(await granted(near, limits.streamCreditBytes)).toEqual([half, half]);
+  connection.widen(near);
+  const rest = limits.wideStreamCreditBytes - limits.streamCreditBytes;
+  expect(await granted(near, 2 * limits.streamCreditBytes)).toEqual([
+    rest,
+    limits.streamCreditBytes,
+    limits.streamCreditBytes,
+  ]);
+  connection.closed("test over");
+});
+
 test("what a handler throws fails its own stream only", async () => {
   const connection = await connect(async (c) => {
     await c.welcome();

@@ -60,10 +60,13 @@ export class GuestStream {
     this.#outlet.write(encodeData(this.id, channel, content, eof));
   }
 
-  /** Lets the guest send as many bytes more. Small amounts are gathered, so that not every frame costs another. */
+  /**
+   * Lets the guest send as many bytes more. Small amounts are gathered, so that not every frame costs another; but a guest
+   * that runs far ahead hears of it well before it has to wait.
+   */
   grant(bytes: number): void {
     this.#consumed += bytes;
-    if (this.#consumed < this.#window / 2) return;
+    if (this.#consumed < Math.min(this.#window / 2, limits.streamCreditBytes)) return;
     const n = this.#consumed;
     this.#consumed = 0;
     this.#receivable += n;
