@@ -123,7 +123,8 @@ describe("a machine with PCI", () => {
 
   test("a connection that is cut within a transfer leaves the old content, and the next one works", async () => {
     await channel.writeFile(path("/root/kept"), path("old"), 0o644, MIB);
-    const content = random(2 * MIB);
+    // More than a serial port carries until the last cut.
+    const content = random(6 * MIB);
     for (const afterMs of [0, 5, 40, 150]) {
       const other = await reconnect();
       const writing = other.writeFile(path("/root/kept"), content, 0o644, 64 * MIB).then(
