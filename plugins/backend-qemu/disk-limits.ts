@@ -37,6 +37,11 @@ export interface DiskThrottle {
   readonly iops: number;
 }
 
+/** Whether anything is bounded. */
+export function isLimited({ blk_mbit_limit: mbit, blk_ops_limit: iops }: DiskLimits): boolean {
+  return (mbit ?? 0) > 0 || (iops ?? 0) > 0;
+}
+
 /** What of a disk's limits becomes another. */
 export function throttleChange({
   blk_mbit_limit: mbit,

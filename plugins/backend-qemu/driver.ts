@@ -37,6 +37,7 @@ import { groupData, groupPlaces, type MachineGroups, makeMachineGroups, planGrou
 import { clockArguments } from "./clock.ts";
 import { cidIsUnused, VSOCK_DEVICE } from "./channel.ts";
 import { writeSeed } from "./cloud-init.ts";
+import { isLimited } from "./disk-limits.ts";
 import { type DiskTool, ensureDisk, listSnapshots, PROGRAM_PATHS, removeSnapshot } from "./disk-tool.ts";
 import {
   FILE_SERVER,
@@ -294,7 +295,8 @@ class QemuDriver {
       const path = join(request.socketDir, QMP_SOCKET);
       const monitor = await Monitor.connect(path, MONITOR_TIMEOUT_MS, () => isOver);
       const spec = specOf(request.spec);
-      await monitor.limitDisk(rootDevice(spec), spec);
+      // A new QEMU has no limits, so there is nothing to ask it where none are wanted.
+      if (isLimited(spec)) await monitor.limitDisk(rootDevice(spec), spec);
       if (request.restore !== undefined) await monitor.load(request.restore);
       await monitor.resume();
       return monitor;
