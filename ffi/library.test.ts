@@ -3,6 +3,7 @@ import { afterEach, beforeEach, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { hostSymbols } from "./host/symbols.ts";
 
 const LIBRARY = JSON.stringify(new URL("./library.ts", import.meta.url).pathname);
 
@@ -34,22 +35,11 @@ test("the built library is found", async () => {
 
 test("a library of another version is refused with both schemas", async () => {
   const source = join(directory, "other.c");
-  const exports = [
-    "channel_open",
-    "channel_close",
-    "job_submit",
-    "kvm_probe",
-    "landlock_abi",
-    "process_runs",
-    "process_signal",
-    "peer_credentials",
-    "receive",
-    "vsock_connect",
-  ];
+  const exports = Object.keys(hostSymbols).filter((name) => name !== "fluxvm_host_abi_hash");
   await Bun.write(
     source,
     `unsigned long fluxvm_host_abi_hash(void) { return 0xabc; }\n${exports
-      .map((name) => `int fluxvm_host_${name}(void) { return -1; }`)
+      .map((name) => `int ${name}(void) { return -1; }`)
       .join("\n")}\n`,
   );
   const library = join(directory, "other.so");
@@ -59,6 +49,17 @@ test("a library of another version is refused with both schemas", async () => {
   expect(await loadWith(library)).toMatch(
     /other\.so was built from another version \(schema abc, expected [0-9a-f]+\)/,
   );
+});
+
+test("the built library needs nothing but the C library", async () => {
+  const listed = Bun.spawnSync([
+    "ldd",
+    new URL("../native/target/release/libfluxvm_host.so", import.meta.url).pathname,
+  ]);
+  const needed = listed.stdout.toString().matchAll(/^\s*(\S+?)\.so/gm);
+  const expected = ["linux-vdso", "libgcc_s", "libc", "/lib64/ld-linux-x86-64"];
+  expect([...needed].map(([, name]) => name).filter((name) => !expected.includes(name ?? ""))).toEqual([]);
+  expect(listed.exitCode).toBe(0);
 });
 
 test("a missing library is named", async () => {

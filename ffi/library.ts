@@ -1,6 +1,6 @@
 // Finds and loads the host library, once and only when something needs it, and never closes it. A library whose schema
-// differs from ours is refused before anything else of it is called.
-import { dlopen, type Library } from "bun:ffi";
+// differs from ours is refused before anything else of it is called; the engine's library is loaded here, too.
+import { dlopen, type FFIFunction, type Library } from "bun:ffi";
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -35,12 +35,21 @@ export function hostLibrary(): HostLibrary {
 }
 
 function load(): HostLibrary {
-  const path = locate();
-  const library = dlopen(path, hostSymbols);
-  const found = library.symbols.fluxvm_host_abi_hash();
-  if (BigInt(found) !== ABI_HASH) {
+  return openLibrary(locate(), hostSymbols, (symbols) => symbols.fluxvm_host_abi_hash(), ABI_HASH);
+}
+
+/** Loads a library for the life of the process. Throws when it cannot be loaded or has another schema than `expected`. */
+export function openLibrary<const Symbols extends Record<string, FFIFunction>>(
+  path: string,
+  symbols: Symbols,
+  hashOf: (symbols: Library<Symbols>["symbols"]) => bigint,
+  expected: bigint,
+): Library<Symbols>["symbols"] {
+  const library = dlopen(path, symbols);
+  const found = BigInt(hashOf(library.symbols));
+  if (found !== expected) {
     throw new Error(
-      `${path} was built from another version (schema ${found.toString(16)}, expected ${ABI_HASH.toString(16)})`,
+      `${path} was built from another version (schema ${found.toString(16)}, expected ${expected.toString(16)})`,
     );
   }
   return library.symbols;

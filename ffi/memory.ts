@@ -10,3 +10,10 @@ export function signedWords(count: number): Int32Array<ArrayBuffer> {
 export function unsignedWords(count: number): Uint32Array<ArrayBuffer> {
   return new Uint32Array(new ArrayBuffer(count * Uint32Array.BYTES_PER_ELEMENT));
 }
+
+/** The same bytes in storage that does not move, for the duration of a call. */
+export function copyOfBytes(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
+  const copy = new Uint8Array(new ArrayBuffer(bytes.length));
+  copy.set(bytes);
+  return copy;
+}

@@ -7,10 +7,13 @@ import { AgentMetrics, type Census } from "./telemetry/agent-metrics.ts";
 import { openAudit } from "./telemetry/audit.ts";
 import { LoopDelay } from "./telemetry/loop-delay.ts";
 import { MetricsRegistry } from "./telemetry/metrics.ts";
+import { NetworkMeter } from "./telemetry/network-metrics.ts";
 
 export interface AgentTelemetry {
   readonly core: CoreMetrics;
   readonly http: HttpTelemetry;
+  /** Knows of no network until its `census` is set. */
+  readonly network: NetworkMeter;
   close(): Promise<void>;
 }
 
@@ -18,6 +21,7 @@ export interface AgentTelemetry {
 export async function openTelemetry(config: Config, log: Logger, census: () => Census): Promise<AgentTelemetry> {
   const registry = new MetricsRegistry();
   const metrics = new AgentMetrics(registry, census);
+  const network = new NetworkMeter(registry);
   const audit = await openAudit({ log, file: config.audit_log });
   const loop = new LoopDelay();
   const loopDelay = registry.gauge(
@@ -28,12 +32,16 @@ export async function openTelemetry(config: Config, log: Logger, census: () => C
   loop.start();
   return {
     core: metrics,
+    network,
     http: {
       log,
       audit: (line) => audit.record(line),
       authDenied: () => metrics.authDenied(),
       answered: (route, method, status, durationMs) => metrics.answered(route, method, status, durationMs),
-      metricsText: () => registry.render(),
+      async metricsText() {
+        await network.refresh();
+        return registry.render();
+      },
     },
     async close() {
       loop.stop();

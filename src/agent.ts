@@ -2,23 +2,37 @@
 // Nothing listens before the state is locked, read and reconciled with what lives on the host.
 import { join } from "node:path";
 import packageJson from "../package.json" with { type: "json" };
+import { monotonicNs } from "../ffi/host/clock.ts";
 import { FileLock } from "../ffi/host/files.ts";
 import { receiveNow } from "../ffi/host/sockets.ts";
+import { removeTree } from "../ffi/host/trees.ts";
+import { isWritable } from "../ffi/readiness.ts";
 import { claimRange } from "../plugins/host/claim.ts";
+import { Guard } from "../plugins/host/ebpf/guard.ts";
+import { networkPresence } from "../plugins/host/ebpf/presence.ts";
+import { hostTableState } from "../plugins/host/host-table.ts";
+import { RESERVED_BLOCKS } from "../plugins/host/network/addresses.ts";
 import { builtInPlugins } from "../plugins/index.ts";
+import { openPlumbing } from "./agent-network.ts";
 import { type AgentTelemetry, openTelemetry } from "./agent-telemetry.ts";
 import { limits } from "./config/limits.ts";
 import { parseListen } from "./config/listen.ts";
 import type { Config } from "./config/schema.ts";
+import { uidRanges } from "./config/uids.ts";
 import type { JsonObject } from "./contracts/json.ts";
 import type { Logger } from "./contracts/log.ts";
 import type { HostFacts, PluginKind } from "./contracts/plugin.ts";
 import { examine } from "./doctor/doctor.ts";
-import { AgentError } from "./errors/agent-error.ts";
+import { AgentError, asAgentError } from "./errors/agent-error.ts";
 import { createGuestConnector } from "./guest/connector.ts";
 import { createApp } from "./http/app.ts";
 import type { HttpDependencies } from "./http/dependencies.ts";
 import { prepareNativeFiles } from "./native-files.ts";
+import { tcpdump } from "./network/captures.ts";
+import { chooseDataplane, type DataplaneMode } from "./network/dataplane-choice.ts";
+import { createDnsResolver } from "./network/dns-resolver.ts";
+import { type NetworkServices, openNetwork } from "./network/services.ts";
+import { NetworkStore } from "./network/store.ts";
 import { discoverExternal } from "./registry/external.ts";
 import { type Registry, startRegistry, strayOptions } from "./registry/registry.ts";
 import { systemClock } from "./sandbox/clock.ts";
@@ -42,7 +56,7 @@ export interface RunningAgent {
 
 /** Starts the agent. Rejects with an `AgentError` and holds nothing when it cannot. */
 export async function startAgent({ config }: { config: Config }): Promise<RunningAgent> {
-  const log = createLogger({ level: config.log_level });
+  const log = createLogger({ level: config.log_level, isWritable });
   await using starting = new AsyncDisposableStack();
   await makeDirectories(config);
   const host = await prepareNativeFiles(config, join(config.state_dir, "bin"));
@@ -68,14 +82,21 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
   }
 
   const events = new EventBus(store);
+  const plumbing = openPlumbing(host, ownPorts(config), log, starting);
+  const notes = () => plumbing?.notes() ?? [];
+  const network = await openNetworkOf(config, host, registry, telemetry, log, () => core, notes);
+  starting.defer(() => network.stop());
+  telemetry.network.census = () => network.census();
   const core = createCore({
     store,
     backends: new Map(registry.list("backend").map(({ id, instance }) => [id, instance])),
     storage: chosenStorage(registry, config.storage.plugin),
     changeSets: registry.list("change-set").map(({ instance }) => instance),
     dataplanes: new Map(registry.list("dataplane").map(({ id, instance }) => [id, instance])),
+    network: { plumbing, life: network.life },
     settings: coreSettings(config, host),
     claimLeases: (kind) => claimLeases(config, kind),
+    removeTree,
     clock: systemClock,
     log,
     metrics: telemetry.core,
@@ -98,12 +119,14 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
     pools: core.pools,
     resources: core.resources,
     templates: templatesOf(config, core),
+    network,
     store,
     events,
+    flows: network.flows,
     telemetry: telemetry.http,
     host: {
       plugins: () => registry.report().map((report) => ({ ...report }) as unknown as JsonObject),
-      doctor: async () => (await examineHere(config, registry)) as unknown as JsonObject[],
+      doctor: async () => (await examineHere(config, registry, core)) as unknown as JsonObject[],
       readiness: async () => readiness(registry),
     },
   });
@@ -114,6 +137,7 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
   }
   const server = await app.listen();
   core.startKeepers();
+  network.start();
   log.info({ url: server.url, version: packageJson.version }, "listening");
 
   const running = starting.move();
@@ -128,6 +152,65 @@ export async function startAgent({ config }: { config: Config }): Promise<Runnin
       log.info({}, "stopped");
     },
   };
+}
+
+async function openNetworkOf(
+  config: Config,
+  host: HostFacts,
+  registry: Registry,
+  telemetry: AgentTelemetry,
+  log: Logger,
+  core: () => SandboxCore,
+  notes: () => readonly string[],
+): Promise<NetworkServices> {
+  const { dataplane: settings } = config.sandbox;
+  const find = (mode: DataplaneMode) => {
+    try {
+      return registry.get("dataplane", mode).instance;
+    } catch (error) {
+      return asAgentError(error);
+    }
+  };
+  const { default_allow, allow_cidrs, allow_ports, max_egress_mbps, max_egress_pps, sample_rate } = settings;
+  const chosen = chooseDataplane({ mode: settings.mode, required: settings.required, find, log });
+  await ensureGuard(config, host, chosen.mode, log);
+  return await openNetwork({
+    ...chosen,
+    store: new NetworkStore(config.state_dir),
+    directory: { get: (id) => core().directory.get(id), all: () => core().directory.all() },
+    defaults: { default_allow, allow_cidrs, allow_ports, max_egress_mbps, max_egress_pps, sample_rate },
+    resolver: createDnsResolver(),
+    addresses: () => core().addressUse(),
+    presence: () => networkPresence(settings.pin_root),
+    notes,
+    capturesDir: join(config.state_dir, "captures"),
+    captureProgram: tcpdump,
+    nowMs: () => systemClock.nowUnixMs(),
+    monotonicNowNs: monotonicNs,
+    log,
+    metrics: telemetry.network,
+  });
+}
+
+/** Puts the guard of the host's own interface there, or takes it away. Rejects only where it is required. */
+async function ensureGuard(config: Config, host: HostFacts, mode: DataplaneMode, log: Logger): Promise<void> {
+  const { xdp } = config.sandbox.dataplane;
+  if (host.uid !== 0 && !xdp.enabled) return;
+  const guard = new Guard({
+    enabled: xdp.enabled,
+    interface: xdp.interface,
+    blockCidrs: xdp.block_cidrs,
+    object: { path: xdp.bpf_object, builtInPath: host.guardObjectPath },
+    pinRoot: xdp.pin_root,
+    runDir: host.runDir,
+    stateDir: host.stateDir,
+    besideCilium: mode === "cilium",
+    log,
+  });
+  await guard.ensure().catch((error: unknown) => {
+    if (xdp.required) throw error;
+    log.warn({ reason: asAgentError(error).message }, "the guard of the host's interface is not as it should be");
+  });
 }
 
 function templatesOf(config: Config, core: SandboxCore): HttpDependencies["templates"] {
@@ -171,26 +254,41 @@ async function takeLocks(config: Config, stack: AsyncDisposableStack): Promise<v
 
 async function claimLeases(config: Config, kind: LeaseKind): Promise<void> {
   const { state_dir: stateDir, sandbox } = config;
-  if (kind === "uid") {
-    const { uid_base: first, uid_count } = sandbox.procbox;
-    // Right above those of the sandboxes are as many of process sandboxes' supervisors.
-    await claimRange({ kind, stateDir, first, count: 2 * uid_count }, "sandbox.procbox.uid_base");
+  if (kind === "uid" || kind === "machine_uid") {
+    // The three ranges are one claim.
+    await claimRange({ kind: "uid", stateDir, ...uidRanges(sandbox.procbox).all }, "sandbox.procbox.uid_base");
   } else if (kind === "cid") {
     const { cid_base: first, cid_count: count } = sandbox.vsock;
     await claimRange({ kind, stateDir, first, count }, "sandbox.vsock.cid_base");
+  } else {
+    const { block_base: first, block_count: count } = sandbox.addresses;
+    await claimRange({ kind, stateDir, first, count }, "sandbox.addresses.block_base");
   }
 }
 
 /** Options of a plugin: the sections that the configuration has for built-ins, else `[plugins.<kind>.<id>]`. */
 export function pluginOptions(config: Config): (kind: PluginKind, id: string) => unknown {
+  const { pin_root, bpf_object } = config.sandbox.dataplane;
+  const programOptions = { pin_root, bpf_object };
+  const { default_bridge, policy } = config;
+  const networkOptions = { default_bridge, allowed_network_modes: policy.allowed_network_modes };
   const sections: Readonly<Record<string, unknown>> = {
     "backend/procbox": { ...config.sandbox.procbox, reserved_ports: ownPorts(config) },
     "backend/qemu": {
       ...config.plugins.backend.qemu,
+      ...networkOptions,
       qemu_binary: config.qemu_binary,
       qemu_img_binary: config.qemu_img_binary,
       virtiofsd_binary: config.virtiofsd_binary,
     },
+    "backend/flux-vm": {
+      ...config.plugins.backend["flux-vm"],
+      ...networkOptions,
+      isolation: config.isolation,
+      fluxvm_engine: config.fluxvm_engine ?? undefined,
+    },
+    "dataplane/ebpf": programOptions,
+    "dataplane/cilium": programOptions,
     "storage/btrfs": config.storage.pool_size_mib === null ? {} : { pool_size_mib: config.storage.pool_size_mib },
   };
   return (kind, id) => sections[`${kind}/${id}`] ?? config.plugins[kind][id];
@@ -213,24 +311,38 @@ function chosenStorage(registry: Registry, id: string | null) {
 }
 
 function coreSettings(config: Config, host: HostFacts): CoreSettings {
-  const { uid_base, uid_count } = config.sandbox.procbox;
+  const uids = uidRanges(config.sandbox.procbox);
   const { cid_base, cid_count } = config.sandbox.vsock;
+  const { block_base, block_count } = config.sandbox.addresses;
   return {
     instancesDir: host.instancesDir,
     runDir: config.run_dir,
     sandboxesMax: config.limits.sandboxes_max,
     vmsMaxPerToken: config.auth.max_vms_per_token,
     memoryMibMaxPerToken: config.auth.max_memory_mib_per_token,
-    leaseRanges: { uid: { first: uid_base, count: uid_count }, cid: { first: cid_base, count: cid_count } },
+    leaseRanges: {
+      uid: uids.sandboxes,
+      machine_uid: uids.machines,
+      cid: { first: cid_base, count: cid_count },
+      address: { first: block_base, count: block_count, excluded: RESERVED_BLOCKS },
+    },
     readyTimeoutMs: config.sandbox.ready_timeout_secs * 1000,
+    networksLookedAtMs: limits.networksLookedAtMs,
     reaperIntervalMs: config.reaper_interval_secs * 1000,
     reservedHostPorts: new Set(ownPorts(config)),
   };
 }
 
-async function examineHere(config: Config, registry: Registry) {
+async function examineHere(config: Config, registry: Registry, { directory }: SandboxCore) {
   const { landlockAbi } = await import("../ffi/host/landlock.ts");
-  return examine({ config, plugins: registry.report(), landlockAbi: landlockAbi() });
+  const isRoot = process.geteuid?.() === 0;
+  return examine({
+    config,
+    plugins: registry.report(),
+    landlockAbi: landlockAbi(),
+    hostTable: isRoot ? await hostTableState().catch(() => null) : null,
+    sandboxIds: new Set(directory.all().map(({ id }) => id)),
+  });
 }
 
 /** Ready means that sandboxes can be made: a plugin that nobody needs may fail and only `doctor` complains. */

@@ -8,3 +8,23 @@ declare module "*/libfluxvm_host.so" {
   const path: string;
   export default path;
 }
+
+declare module "*/fluxvm-hypervisor" {
+  const path: string;
+  export default path;
+}
+
+declare module "*/libfluxvm_engine.so" {
+  const path: string;
+  export default path;
+}
+
+declare module "*/fluxvm_tc.bpf.o" {
+  const path: string;
+  export default path;
+}
+
+declare module "*/fluxvm_xdp.bpf.o" {
+  const path: string;
+  export default path;
+}

@@ -1,26 +1,34 @@
-// The native files of this build: the guest agent and the host library. From a compiled binary they are extracted to a
-// private directory, named and checked by hash; from source they are what `./run build` left in `dist/native`.
+// The native files of this build: the guest agent, the hypervisor, the libraries of the host and of the engine, and the
+// objects with programs for the kernel. What is executed is extracted from a compiled binary to a private directory,
+// named and checked by hash; from source all are what `./run build` left in `dist/native`.
 import { release } from "node:os";
 import { join } from "node:path";
 import guestAgent from "../dist/native/fluxvm-guest-agent" with { type: "file" };
+import hypervisor from "../dist/native/fluxvm-hypervisor" with { type: "file" };
+import engineLibrary from "../dist/native/libfluxvm_engine.so" with { type: "file" };
+import trafficObject from "../dist/native/fluxvm_tc.bpf.o" with { type: "file" };
+import guardObject from "../dist/native/fluxvm_xdp.bpf.o" with { type: "file" };
 import hostLibrary from "../dist/native/libfluxvm_host.so" with { type: "file" };
 import { ensureEmbedded } from "../ffi/embedded.ts";
 import { prepareHostLibrary } from "../ffi/library.ts";
 import type { Config } from "./config/schema.ts";
 import type { HostFacts } from "./contracts/plugin.ts";
 
-/** The guest-agent program inside the build; its directory there has no meaning. */
+/** The programs inside the build; their directories there have no meaning. */
 const GUEST_AGENT_NAME = "fluxvm-guest-agent";
+const HYPERVISOR_NAME = "fluxvm-hypervisor";
+const ENGINE_LIBRARY_NAME = "libfluxvm_engine.so";
+
+type Directories = Pick<Config, "state_dir" | "run_dir">;
 
 /**
  * Makes the native files usable and returns what plugins may know about this host. `directory` must lie below one that
  * only we and root can write; rejects with `CONFIG_INVALID` otherwise.
  */
-export async function prepareNativeFiles(config: Config, directory: string): Promise<HostFacts> {
+export async function prepareNativeFiles(config: Directories, directory: string): Promise<HostFacts> {
   await prepareHostLibrary(hostLibrary, directory);
-  const guestAgentPath = guestAgent.includes("/$bunfs/")
-    ? await ensureEmbedded({ file: guestAgent, directory, name: GUEST_AGENT_NAME, executable: true })
-    : guestAgent;
+  const program = async (file: string, name: string): Promise<string> =>
+    file.includes("/$bunfs/") ? await ensureEmbedded({ file, directory, name, executable: true }) : file;
   return {
     uid: process.geteuid?.() ?? -1,
     gid: process.getegid?.() ?? -1,
@@ -29,6 +37,10 @@ export async function prepareNativeFiles(config: Config, directory: string): Pro
     stateDir: config.state_dir,
     runDir: config.run_dir,
     instancesDir: join(config.state_dir, "instances"),
-    guestAgentPath,
+    guestAgentPath: await program(guestAgent, GUEST_AGENT_NAME),
+    hypervisorPath: await program(hypervisor, HYPERVISOR_NAME),
+    engineLibraryPath: await program(engineLibrary, ENGINE_LIBRARY_NAME),
+    trafficObjectPath: trafficObject,
+    guardObjectPath: guardObject,
   };
 }

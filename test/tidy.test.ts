@@ -38,7 +38,13 @@ const rust = await tracked("*.rs");
 const production = typescript.filter(({ path }) => !path.includes("test") && !path.startsWith("examples/"));
 
 /** Files that wire the layers together and may import all of them. */
-const COMPOSITION = ["src/agent.ts", "src/agent-telemetry.ts", "src/native-files.ts", "src/main.ts"];
+const COMPOSITION = [
+  "src/agent.ts",
+  "src/agent-network.ts",
+  "src/agent-telemetry.ts",
+  "src/native-files.ts",
+  "src/main.ts",
+];
 const isComposition = (path: string): boolean => COMPOSITION.includes(path) || path.startsWith("src/cli/");
 
 /** Layer by path prefix: what a file there may not import. */
@@ -111,6 +117,36 @@ describe("files", () => {
   test("say what they own in their first line", () => {
     const silent = [...production, ...rust].filter(({ text }) => !/^(\/\/|\/\*|#!)/.test(text));
     expect(silent.map(({ path }) => path)).toEqual([]);
+  });
+
+  test("of the native code know one architecture only below arch/", () => {
+    const one =
+      /\b(x86|aarch64)|\bkvm_(s?regs|cpuid\w*|msr\w*|lapic\w*|xsave\w*|xcrs|pit\w*|irqchip|debugregs|fpu|segment)\b|\b(CpuId|Msrs)\b/;
+    const wrong = rust.filter(
+      ({ path, text }) =>
+        /^native\/(sys|engine|hypervisor|library|jail|host)\/src\/(?!.*\barch\/)/.test(path) && one.test(text),
+    );
+    expect(wrong.map(({ path }) => path)).toEqual([]);
+  });
+
+  test("of a C face let no panic out", async () => {
+    const faces = rust.filter(({ path }) => /^native\/(host|library)\/src\/abi\w*\.rs$/.test(path));
+    const functions = faces.flatMap(({ text }) => text.split(/^(?=pub (?:unsafe )?extern "C" fn )/m).slice(1));
+    expect(functions.length).toBeGreaterThan(20);
+    const bare = functions
+      .map((text) => text.slice(0, text.indexOf("\n}\n")))
+      .filter((body) => !body.includes("guard("));
+    // These give a number that is there, and nothing else.
+    expect(bare.map((body) => /fn fluxvm_(\w+)/.exec(body)?.[1])).toEqual([
+      "host_abi_hash",
+      "host_monotonic_ns",
+      "engine_abi_hash",
+    ]);
+    // A guard is worth nothing where a panic ends the process.
+    const aborting = (await tracked("*Cargo.toml", "*.cargo/config.toml")).filter(({ text }) =>
+      /panic\W+abort/.test(text),
+    );
+    expect(aborting.map(({ path }) => path).filter((path) => path.startsWith("native/"))).toEqual([]);
   });
 
   test("hold no leftover reminder", () => {

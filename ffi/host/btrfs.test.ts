@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { HostError } from "../status.ts";
+import { codeOf } from "../testing.ts";
 import { btrfsIdentity, createSubvolume, deleteSubvolume, enableQuota } from "./btrfs.ts";
 import { allocateFile, cloneFile, fileSystemFacts, syncFileSystem } from "./files.ts";
 import { mountFlags, mountImage, unmount } from "./mounts.ts";
@@ -17,15 +17,6 @@ const missing = [
   existsSync("/dev/loop-control") ? null : "/dev/loop-control",
   TOOL === null ? "mkfs.btrfs" : null,
 ].filter((need) => need !== null);
-
-async function codeOf(promise: Promise<unknown>): Promise<string> {
-  const error = await promise.then(
-    () => null,
-    (error: unknown) => error,
-  );
-  if (!(error instanceof HostError)) throw new Error("expected a HostError", { cause: error });
-  return error.code;
-}
 
 describe.skipIf(missing.length > 0)(`on btrfs${missing.length > 0 ? ` (needs ${missing.join(", ")})` : ""}`, () => {
   const directory = mkdtempSync(join(tmpdir(), "fluxvm-mount-"));

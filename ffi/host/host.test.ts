@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { HostError } from "../status.ts";
+import { codeOf } from "../testing.ts";
 import { removeControlGroup } from "./control-groups.ts";
 import { allocateFile, FileLock, fileSystemFacts, syncFile, syncFileSystem } from "./files.ts";
 import { kvmSpeed, probeKvm } from "./kvm.ts";
@@ -17,15 +17,6 @@ beforeEach(() => {
   directory = mkdtempSync(join(tmpdir(), "fluxvm-host-"));
 });
 afterEach(() => rmSync(directory, { recursive: true, force: true }));
-
-async function codeOf(promise: Promise<unknown>): Promise<string> {
-  const error = await promise.then(
-    () => null,
-    (error: unknown) => error,
-  );
-  if (!(error instanceof HostError)) throw new Error("expected a HostError", { cause: error });
-  return error.code;
-}
 
 function startTicks(pid: number): number {
   const stat = readFileSync(`/proc/${pid}/stat`, "latin1");

@@ -8,6 +8,7 @@ import { check } from "../status.ts";
 const EXTENSIONS = {
   irqchip: 0,
   user_memory: 3,
+  set_tss_addr: 4,
   nr_vcpus: 9,
   nr_memslots: 10,
   irqfd: 32,

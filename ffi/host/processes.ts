@@ -1,6 +1,5 @@
 // Processes by identity. A pid alone is used again by the kernel; pid and start time together are not, within one boot.
 import { hostLibrary } from "../library.ts";
-import { unsignedWords } from "../memory.ts";
 import { check } from "../status.ts";
 
 const PID_MAX = 2 ** 22;
@@ -23,15 +22,6 @@ export function signalProcess(key: ProcessKey, signal: number): boolean {
   const [pid, ticks] = checked(key);
   if (!Number.isInteger(signal) || signal < 1 || signal > SIGNAL_MAX) throw new RangeError(`${signal} is not a signal`);
   return check(hostLibrary().fluxvm_host_process_signal(pid, ticks, signal), "signal process", String(pid)) === 1;
-}
-
-/** Who is at the other end of a connected unix socket. `pid` is 0 for a peer outside our pid namespace. */
-export function peerCredentials(fd: number): { pid: number; uid: number; gid: number } {
-  if (!Number.isInteger(fd) || fd < 0 || fd > 0x7fff_ffff) throw new RangeError(`${fd} is not a descriptor`);
-  const found = unsignedWords(3);
-  check(hostLibrary().fluxvm_host_peer_credentials(fd, found), "read peer credentials");
-  const [pid, uid, gid] = found as unknown as [number, number, number];
-  return { pid, uid, gid };
 }
 
 function checked({ pid, startTicks }: ProcessKey): [number, bigint] {

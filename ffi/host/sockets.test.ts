@@ -1,7 +1,7 @@
 // Receiving beside the event loop: what a link hands on is what was sent, whole and in order, however its receivers keep
 // it or give it back; ends, failures and receivers that are gone are the same as with the event loop alone.
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { mkdtemp, rm } from "node:fs/promises";
+import { afterEach, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtemp, open, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Socket } from "bun";
@@ -9,8 +9,11 @@ import { limits } from "../../src/config/limits.ts";
 import type { GuestLink, Loan } from "../../src/contracts/channel.ts";
 import { unixLink } from "../../src/guest/link.ts";
 import { ReceiveMemory } from "../../src/guest/receive-memory.ts";
-import { isHostError } from "../status.ts";
-import { receiveNow } from "./sockets.ts";
+import { HostError, isHostError } from "../status.ts";
+import { receiveNow, sendNow } from "./sockets.ts";
+
+// A bound for a hang: megabytes take a while where others compute.
+setDefaultTimeout(60_000);
 
 const MIB = 1024 * 1024;
 const byteAt = (offset: number): number => (offset * 31 + Math.floor(offset / 251)) & 0xff;
@@ -169,4 +172,67 @@ test("what cannot be received from is refused", () => {
   expect(code(2 ** 31, room)).toBe("range");
   expect(code(0x7fff_ffff, room)).toBe("EBADF");
   expect(code(3, new Uint8Array(new ArrayBuffer(4 * MIB + 1)))).toBe("range");
+});
+
+describe("open files", () => {
+  // `recvmsg` of another language is the other side: it gets the message whole, with files under numbers of its own.
+  const RECEIVER = `
+import array, os, socket, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+listener.bind(sys.argv[1])
+listener.listen(1)
+print("ready", end="", flush=True)
+connection, _ = listener.accept()
+numbers = array.array("i")
+message, ancillary, _, _ = connection.recvmsg(100, socket.CMSG_SPACE(4 * numbers.itemsize))
+for level, kind, data in ancillary:
+    numbers.frombytes(data)
+print(message.decode(), [os.pread(number, 100, 0).decode() for number in numbers], end="", flush=True)
+`;
+
+  test("go with the bytes that they belong to, and stay open here", async () => {
+    peer = new Peer(directory, 0);
+    const path = join(directory, "receiver");
+    const receiver = Bun.spawn(["/usr/bin/python3", "-c", RECEIVER, path], { stdout: "pipe", stderr: "inherit" });
+    const output = receiver.stdout.getReader();
+    await output.read();
+    const socket = await Bun.connect({ unix: path, socket: { data() {} } });
+    const files = await Promise.all(
+      ["first", "second"].map(async (content) => {
+        await Bun.write(join(directory, content), content);
+        return open(join(directory, content), "r");
+      }),
+    );
+
+    expect(
+      sendNow(
+        socket,
+        new TextEncoder().encode("a request"),
+        files.map((file) => file.fd),
+      ),
+    ).toBe(9);
+    let said = "";
+    for (let part = await output.read(); !part.done; part = await output.read())
+      said += Buffer.from(part.value).toString();
+
+    expect(said).toBe("a request ['first', 'second']");
+    expect(await files[0]?.readFile("utf8")).toBe("first");
+    for (const file of files) await file.close();
+    socket.terminate();
+    expect(await receiver.exited).toBe(0);
+  });
+
+  test("that cannot be are refused", async () => {
+    peer = new Peer(directory, 0).listen();
+    const socket = await Bun.connect({ unix: peer.path, socket: { data() {} } });
+    const bytes = new Uint8Array(1);
+
+    expect(() => sendNow(socket, bytes, [-1])).toThrow(RangeError);
+    expect(() => sendNow(socket, new Uint8Array(0), [0])).toThrow(RangeError);
+    expect(() => sendNow(socket, new Uint8Array(65 * 1024), [])).toThrow(RangeError);
+    expect(() => sendNow(socket, bytes, new Array<number>(17).fill(0))).toThrow(RangeError);
+    expect(() => sendNow(socket, bytes, [0x7fff_ffff])).toThrow(HostError);
+    socket.terminate();
+    expect(() => sendNow(socket, bytes, [])).toThrow();
+  });
 });

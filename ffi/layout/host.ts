@@ -2,7 +2,7 @@
 // What crosses to the host library: completion records and job arguments, packed and little-endian.
 import { ArgumentWriter, safeInteger } from "../wire.ts";
 
-export const ABI_HASH = 0x3ef226b7337e998dn;
+export const ABI_HASH = 0xb8d9c3b13d6d8276n;
 export const COMPLETION_BYTES = 48;
 export const TEXT_MAX_BYTES = 4096;
 
@@ -103,6 +103,116 @@ export interface JobArguments {
   kvmMeasure: { instructions: number };
   /** Says whether a machine could have this vsock id now; an error says that no machine of this host can have one. */
   vsockCidProbe: { cid: number };
+  /** Makes a namespace, a pair of links into it, and there a bridge with a tap device, or, with no bridge, neither; the host's end is down. */
+  wayMake: {
+    namespace: string | Uint8Array;
+    link: string | Uint8Array;
+    inner: string | Uint8Array;
+    bridge: string | Uint8Array;
+    tap: string | Uint8Array;
+    label: string | Uint8Array;
+    group: number;
+    hostAddress: number;
+    innerAddress: number;
+    guestAddress: number;
+    bridgeAddress: number;
+    prefixLength: number;
+    owner: number;
+    queues: number;
+  };
+  /** Removes a link and lets a namespace go, as far as they are there and have the label; either may be empty. */
+  wayRemove: { namespace: string | Uint8Array; link: string | Uint8Array; label: string | Uint8Array; group: number };
+  /** Sets a link up; with a label only one that has it. */
+  linkRaise: { link: string | Uint8Array; label: string | Uint8Array };
+  /** Number, group and kind of a link; state: 1, it has the label, and 2, it is up. Kinds: 1 bridge, 2 tap, 3 macvtap. */
+  linkFacts: { link: string | Uint8Array; label: string | Uint8Array };
+  /** Puts a link into a group. */
+  linkGroup: { link: string | Uint8Array; group: number };
+  /** Makes a tap device that is down and joins a bridge. */
+  tapMake: {
+    link: string | Uint8Array;
+    label: string | Uint8Array;
+    group: number;
+    bridge: string | Uint8Array;
+    owner: number;
+    queues: number;
+  };
+  /** Makes a macvtap that is down, on a link, with the hardware address of its guest. */
+  macvtapMake: {
+    link: string | Uint8Array;
+    label: string | Uint8Array;
+    group: number;
+    lower: string | Uint8Array;
+    mac: number;
+  };
+  /** Attaches to a queue of a tap device in a namespace, or here where that is empty; the caller owns the file. */
+  tapOpen: { namespace: string | Uint8Array; link: string | Uint8Array; multiqueue: number };
+  /** Says whether a link has this address. */
+  addressProbe: { address: number };
+  /** Loads an object that was given before, once; 0 or an errno, which its text explains. */
+  bpfObjectLoad: { object: number };
+  /** Closes an object, a map, a program or an attachment, away from the event loop. */
+  bpfClose: { handle: number };
+  /** Gives a map, a program or an attachment a name in a file system of type bpf. */
+  bpfPin: { handle: number; path: string | Uint8Array };
+  /** Opens what has a name in a file system of type bpf: 0 a map, 1 a program, 2 an attachment. */
+  bpfPinOpen: { path: string | Uint8Array };
+  /** Makes a map that is in no object. */
+  bpfMapCreate: {
+    name: string | Uint8Array;
+    kind: number;
+    keyBytes: number;
+    valueBytes: number;
+    maxEntries: number;
+    flags: number;
+  };
+  /** Memory that a map takes in the kernel. */
+  bpfMapMemory: { map: number };
+  /** Opens a loaded program by its number. */
+  bpfProgramById: { id: number };
+  /** Attaches a program to an interface by TCX, in front of others or behind them, if its hook is at a revision. */
+  bpfLinkAttach: { program: number; interfaceIndex: number; egress: number; first: number; revision: bigint };
+  /** Number, program and place of an attachment by TCX. */
+  bpfLinkFacts: { link: number };
+  /** Puts another program in the place of an attachment's. */
+  bpfLinkReplace: { link: number; program: number };
+  /** Ends an attachment though it may be pinned or open elsewhere. */
+  bpfLinkDetach: { link: number };
+  /** Who is attached by TCX: how many, the first, and the place of one program from 1 on. */
+  bpfTcxPrograms: { interfaceIndex: number; egress: number; programId: number };
+  /** Attaches a program by a filter of clsact, which is made if it is missing. */
+  bpfFilterAttach: {
+    program: number;
+    interfaceIndex: number;
+    egress: number;
+    priority: number;
+    filterHandle: number;
+    replace: number;
+  };
+  /** Program of a filter, 0 where there is none. */
+  bpfFilterProgram: { interfaceIndex: number; egress: number; priority: number; filterHandle: number };
+  /** Removes a filter that has this program. */
+  bpfFilterDetach: {
+    interfaceIndex: number;
+    egress: number;
+    priority: number;
+    filterHandle: number;
+    programId: number;
+  };
+  /** Attaches a program as XDP where there is none. */
+  bpfXdpAttach: { program: number; interfaceIndex: number; generic: number };
+  /** XDP program of an interface; mode 1 is in the driver, 2 behind it. */
+  bpfXdpProgram: { interfaceIndex: number };
+  /** Removes the XDP program when it is this one. */
+  bpfXdpDetach: { interfaceIndex: number; programId: number };
+  /** Starts a thread that carries the records of a ring buffer to a socket. */
+  bpfRingOpen: { map: number };
+  /** Loads the smallest program there is and lets it go. */
+  bpfProbeLoad: {};
+  /** Whether the kernel attaches by TCX. */
+  bpfProbeTcx: {};
+  /** Waits until everything that the kernel was in the middle of, packets above all, has come to its end. */
+  gracePeriod: {};
 }
 
 export type JobName = keyof JobArguments;
@@ -130,6 +240,37 @@ export interface JobResults {
   treeMeasure: { bytes: number; entries: number };
   kvmMeasure: { perSecond: number };
   vsockCidProbe: { free: number };
+  wayMake: { index: number };
+  wayRemove: { found: number };
+  linkRaise: Record<never, never>;
+  linkFacts: { index: number; group: number; state: number; kind: number };
+  linkGroup: Record<never, never>;
+  tapMake: { index: number };
+  macvtapMake: { index: number };
+  tapOpen: { descriptor: number };
+  addressProbe: { used: number };
+  bpfObjectLoad: { errno: number };
+  bpfClose: Record<never, never>;
+  bpfPin: Record<never, never>;
+  bpfPinOpen: { handle: number; kind: number };
+  bpfMapCreate: { handle: number };
+  bpfMapMemory: { bytes: number };
+  bpfProgramById: { handle: number };
+  bpfLinkAttach: { handle: number };
+  bpfLinkFacts: { id: number; programId: number; interfaceIndex: number; egress: number };
+  bpfLinkReplace: Record<never, never>;
+  bpfLinkDetach: Record<never, never>;
+  bpfTcxPrograms: { revision: bigint; count: number; position: number; firstId: number };
+  bpfFilterAttach: { programId: number };
+  bpfFilterProgram: { programId: number };
+  bpfFilterDetach: { removed: number };
+  bpfXdpAttach: Record<never, never>;
+  bpfXdpProgram: { programId: number; mode: number; occupied: number };
+  bpfXdpDetach: { removed: number };
+  bpfRingOpen: { descriptor: number };
+  bpfProbeLoad: Record<never, never>;
+  bpfProbeTcx: { supported: number };
+  gracePeriod: Record<never, never>;
 }
 
 /** How each job is numbered, encoded and decoded. */
@@ -300,5 +441,248 @@ export const jobCodecs: {
     kind: 21,
     encode: (job) => new ArgumentWriter(4).u32(0, job.cid).finish(),
     decode: (values) => ({ free: safeInteger(values[0] ?? 0n) }),
+  },
+  wayMake: {
+    kind: 22,
+    encode: (job) =>
+      new ArgumentWriter(80)
+        .text(0, job.namespace)
+        .text(8, job.link)
+        .text(16, job.inner)
+        .text(24, job.bridge)
+        .text(32, job.tap)
+        .text(40, job.label)
+        .u32(48, job.group)
+        .u32(52, job.hostAddress)
+        .u32(56, job.innerAddress)
+        .u32(60, job.guestAddress)
+        .u32(64, job.bridgeAddress)
+        .u32(68, job.prefixLength)
+        .u32(72, job.owner)
+        .u32(76, job.queues)
+        .finish(),
+    decode: (values) => ({ index: safeInteger(values[0] ?? 0n) }),
+  },
+  wayRemove: {
+    kind: 23,
+    encode: (job) =>
+      new ArgumentWriter(28).text(0, job.namespace).text(8, job.link).text(16, job.label).u32(24, job.group).finish(),
+    decode: (values) => ({ found: safeInteger(values[0] ?? 0n) }),
+  },
+  linkRaise: {
+    kind: 24,
+    encode: (job) => new ArgumentWriter(16).text(0, job.link).text(8, job.label).finish(),
+    decode: () => ({}),
+  },
+  linkFacts: {
+    kind: 25,
+    encode: (job) => new ArgumentWriter(16).text(0, job.link).text(8, job.label).finish(),
+    decode: (values) => ({
+      index: safeInteger(values[0] ?? 0n),
+      group: safeInteger(values[1] ?? 0n),
+      state: safeInteger(values[2] ?? 0n),
+      kind: safeInteger(values[3] ?? 0n),
+    }),
+  },
+  linkGroup: {
+    kind: 26,
+    encode: (job) => new ArgumentWriter(12).text(0, job.link).u32(8, job.group).finish(),
+    decode: () => ({}),
+  },
+  tapMake: {
+    kind: 27,
+    encode: (job) =>
+      new ArgumentWriter(36)
+        .text(0, job.link)
+        .text(8, job.label)
+        .u32(16, job.group)
+        .text(20, job.bridge)
+        .u32(28, job.owner)
+        .u32(32, job.queues)
+        .finish(),
+    decode: (values) => ({ index: safeInteger(values[0] ?? 0n) }),
+  },
+  macvtapMake: {
+    kind: 28,
+    encode: (job) =>
+      new ArgumentWriter(36)
+        .text(0, job.link)
+        .text(8, job.label)
+        .u32(16, job.group)
+        .text(20, job.lower)
+        .size(28, job.mac)
+        .finish(),
+    decode: (values) => ({ index: safeInteger(values[0] ?? 0n) }),
+  },
+  tapOpen: {
+    kind: 29,
+    encode: (job) => new ArgumentWriter(20).text(0, job.namespace).text(8, job.link).u32(16, job.multiqueue).finish(),
+    decode: (values) => ({ descriptor: safeInteger(values[0] ?? 0n) }),
+  },
+  addressProbe: {
+    kind: 30,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.address).finish(),
+    decode: (values) => ({ used: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfObjectLoad: {
+    kind: 31,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.object).finish(),
+    decode: (values) => ({ errno: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfClose: {
+    kind: 32,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.handle).finish(),
+    decode: () => ({}),
+  },
+  bpfPin: {
+    kind: 33,
+    encode: (job) => new ArgumentWriter(12).u32(0, job.handle).text(4, job.path).finish(),
+    decode: () => ({}),
+  },
+  bpfPinOpen: {
+    kind: 34,
+    encode: (job) => new ArgumentWriter(8).text(0, job.path).finish(),
+    decode: (values) => ({ handle: safeInteger(values[0] ?? 0n), kind: safeInteger(values[1] ?? 0n) }),
+  },
+  bpfMapCreate: {
+    kind: 35,
+    encode: (job) =>
+      new ArgumentWriter(28)
+        .text(0, job.name)
+        .u32(8, job.kind)
+        .u32(12, job.keyBytes)
+        .u32(16, job.valueBytes)
+        .u32(20, job.maxEntries)
+        .u32(24, job.flags)
+        .finish(),
+    decode: (values) => ({ handle: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfMapMemory: {
+    kind: 36,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.map).finish(),
+    decode: (values) => ({ bytes: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfProgramById: {
+    kind: 37,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.id).finish(),
+    decode: (values) => ({ handle: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfLinkAttach: {
+    kind: 38,
+    encode: (job) =>
+      new ArgumentWriter(24)
+        .u32(0, job.program)
+        .u32(4, job.interfaceIndex)
+        .u32(8, job.egress)
+        .u32(12, job.first)
+        .u64(16, job.revision)
+        .finish(),
+    decode: (values) => ({ handle: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfLinkFacts: {
+    kind: 39,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.link).finish(),
+    decode: (values) => ({
+      id: safeInteger(values[0] ?? 0n),
+      programId: safeInteger(values[1] ?? 0n),
+      interfaceIndex: safeInteger(values[2] ?? 0n),
+      egress: safeInteger(values[3] ?? 0n),
+    }),
+  },
+  bpfLinkReplace: {
+    kind: 40,
+    encode: (job) => new ArgumentWriter(8).u32(0, job.link).u32(4, job.program).finish(),
+    decode: () => ({}),
+  },
+  bpfLinkDetach: {
+    kind: 41,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.link).finish(),
+    decode: () => ({}),
+  },
+  bpfTcxPrograms: {
+    kind: 42,
+    encode: (job) =>
+      new ArgumentWriter(12).u32(0, job.interfaceIndex).u32(4, job.egress).u32(8, job.programId).finish(),
+    decode: (values) => ({
+      revision: values[0] ?? 0n,
+      count: safeInteger(values[1] ?? 0n),
+      position: safeInteger(values[2] ?? 0n),
+      firstId: safeInteger(values[3] ?? 0n),
+    }),
+  },
+  bpfFilterAttach: {
+    kind: 43,
+    encode: (job) =>
+      new ArgumentWriter(24)
+        .u32(0, job.program)
+        .u32(4, job.interfaceIndex)
+        .u32(8, job.egress)
+        .u32(12, job.priority)
+        .u32(16, job.filterHandle)
+        .u32(20, job.replace)
+        .finish(),
+    decode: (values) => ({ programId: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfFilterProgram: {
+    kind: 44,
+    encode: (job) =>
+      new ArgumentWriter(16)
+        .u32(0, job.interfaceIndex)
+        .u32(4, job.egress)
+        .u32(8, job.priority)
+        .u32(12, job.filterHandle)
+        .finish(),
+    decode: (values) => ({ programId: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfFilterDetach: {
+    kind: 45,
+    encode: (job) =>
+      new ArgumentWriter(20)
+        .u32(0, job.interfaceIndex)
+        .u32(4, job.egress)
+        .u32(8, job.priority)
+        .u32(12, job.filterHandle)
+        .u32(16, job.programId)
+        .finish(),
+    decode: (values) => ({ removed: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfXdpAttach: {
+    kind: 46,
+    encode: (job) => new ArgumentWriter(12).u32(0, job.program).u32(4, job.interfaceIndex).u32(8, job.generic).finish(),
+    decode: () => ({}),
+  },
+  bpfXdpProgram: {
+    kind: 47,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.interfaceIndex).finish(),
+    decode: (values) => ({
+      programId: safeInteger(values[0] ?? 0n),
+      mode: safeInteger(values[1] ?? 0n),
+      occupied: safeInteger(values[2] ?? 0n),
+    }),
+  },
+  bpfXdpDetach: {
+    kind: 48,
+    encode: (job) => new ArgumentWriter(8).u32(0, job.interfaceIndex).u32(4, job.programId).finish(),
+    decode: (values) => ({ removed: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfRingOpen: {
+    kind: 49,
+    encode: (job) => new ArgumentWriter(4).u32(0, job.map).finish(),
+    decode: (values) => ({ descriptor: safeInteger(values[0] ?? 0n) }),
+  },
+  bpfProbeLoad: {
+    kind: 50,
+    encode: (job) => new ArgumentWriter(0).finish(),
+    decode: () => ({}),
+  },
+  bpfProbeTcx: {
+    kind: 51,
+    encode: (job) => new ArgumentWriter(0).finish(),
+    decode: (values) => ({ supported: safeInteger(values[0] ?? 0n) }),
+  },
+  gracePeriod: {
+    kind: 52,
+    encode: (job) => new ArgumentWriter(0).finish(),
+    decode: () => ({}),
   },
 };

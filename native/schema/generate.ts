@@ -1,6 +1,8 @@
-// Writes the Rust and TypeScript sides of `host.ts`. Run `bun native/schema/generate.ts` after a change; a test
-// compares the committed files with what this would write.
+// Writes the Rust, C and TypeScript sides of `host.ts`, `engine.ts` and `bpf.ts`. Run `bun native/schema/generate.ts`
+// after a change; a test compares the committed files with what this would write.
 import { fileURLToPath } from "node:url";
+import { bpfHeader, bpfTypescript } from "./generate-bpf.ts";
+import { engineRust, engineTypescript } from "./generate-engine.ts";
 import { completionFields, type FieldType, type JobDescription, jobs, RESULTS_MAX } from "./host.ts";
 
 const ROOT = new URL("../../", import.meta.url);
@@ -25,8 +27,15 @@ export function abiHash(): bigint {
 
 /** Path from the repository's root → content. */
 export async function generatedFiles(): Promise<Readonly<Record<string, string>>> {
-  const layout = "ffi/layout/host.ts";
-  return { "native/host/src/layout.rs": rust(), [layout]: await formatted(layout, typescript()) };
+  const [host, engine, bpf] = ["ffi/layout/host.ts", "ffi/layout/engine.ts", "ffi/layout/bpf.ts"];
+  return {
+    "native/host/src/layout.rs": rust(),
+    "native/library/src/layout.rs": engineRust(),
+    "native/bpf/layout.h": bpfHeader(),
+    [host]: await formatted(host, typescript()),
+    [engine]: await formatted(engine, engineTypescript()),
+    [bpf]: await formatted(bpf, bpfTypescript()),
+  };
 }
 
 /** As `bun fmt` would leave it, so that formatting the tree changes nothing. */
@@ -127,7 +136,8 @@ function rust(): string {
   lines.push("    pub fn decode(kind: u32, bytes: &[u8]) -> Result<Self> {", "        match kind {");
   for (const [index, job] of jobs.entries()) {
     lines.push(`            ${index} => {`);
-    lines.push(`                let arguments = Arguments::new(bytes, ${fixedBytes(job)})?;`);
+    const binding = fixedBytes(job) === 0 ? "" : "let arguments = ";
+    lines.push(`                ${binding}Arguments::new(bytes, ${fixedBytes(job)})?;`);
     const reads: string[] = [];
     let offset = 0;
     for (const [name, type] of Object.entries(job.arguments)) {

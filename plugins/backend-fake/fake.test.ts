@@ -50,6 +50,7 @@ async function requestFor(
     socketDir: directory,
     volume: { name: "s", path: await mkdtemp(join(root, "v-")), capBytes: volumeCapBytes, hardCap: false },
     token: "t",
+    network: null,
     readyTimeoutMs: 5000,
     resources: scope(),
   };

@@ -3,7 +3,6 @@ import { z } from "zod";
 
 /** The steps at which a failure can be injected. */
 export const FAIL_STEPS = ["plan", "launch", "channel", "exec", "stop", "release"] as const;
-export type FailStep = (typeof FAIL_STEPS)[number];
 
 const delayMs = z.number().int().min(0).max(600_000);
 

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import type { AdoptRequest, Backend, Instance, LaunchRequest, SandboxPlan } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
+import type { NetworkWish, SandboxNetwork } from "../../src/contracts/network.ts";
 import type { PluginContext } from "../../src/contracts/plugin.ts";
 import type { Resource } from "../../src/contracts/resource.ts";
 import { type CgroupHost, findCgroups, removeCgroups } from "../host/cgroup.ts";
@@ -13,13 +14,15 @@ import { HostPlans } from "./host-plans.ts";
 import { EXIT_RECORD_NAME, lastWords, ProcboxInstance, SOCKET_NAME } from "./instance.ts";
 import { ask, type LaunchReport, startLauncher, type WaitingLauncher } from "./launcher.ts";
 import type { ProcboxOptions } from "./options.ts";
-import { type LaunchConfig, launchConfig, WORKSPACE_INSIDE } from "./policy.ts";
+import { type LaunchConfig, launchConfig, type LaunchNetwork, WORKSPACE_INSIDE } from "./policy.ts";
 import { isAlive, killAndWait, recordedIdentity, waitGone } from "../host/process.ts";
 import { uidIsClean } from "../host/uid.ts";
 import { parseRequest, type ProcboxSpec } from "./request.ts";
 
 const CGROUP = "procbox-cgroup";
 const PROCESS = "procbox-process";
+/** Where namespaces are pinned, by their names. */
+const NAMESPACES = "/run/netns";
 const MARKER_NAME = "procbox.json";
 const MIB = 1024 * 1024;
 /** The supervisor writes its exit record and ends once init is gone. */
@@ -65,9 +68,11 @@ class ProcboxDriver {
     const spec = parseRequest(request, options);
     this.#checkPorts(spec);
     const notes = await this.#checkHost(spec);
+    const network = this.#networkOf(spec);
     return {
       spec: { ...spec },
-      leases: this.#ownUids() ? ["uid"] : [],
+      leases: [...(this.#ownUids() ? ["uid" as const] : []), ...(network?.netns === true ? ["address" as const] : [])],
+      ...(network === null ? {} : { network }),
       vcpus: 1,
       memoryMib: spec.memory_mib,
       volumeCapBytes: options.max_workspace_mib * MIB,
@@ -98,6 +103,7 @@ class ProcboxDriver {
       agentUid: host.uid,
       sandboxUid: this.#sandboxUid(request),
       cgroup: groups?.leaves ?? null,
+      network: launchNetwork(request.network),
       exitRecord,
     });
     await writeMarker(request.instanceDir, spec, config.sandbox_uid);
@@ -171,7 +177,7 @@ class ProcboxDriver {
   }
 
   #checkPorts(spec: ProcboxSpec): void {
-    const { options, host } = this.#context;
+    const { options } = this.#context;
     if (spec.net_ports.length === 0) return;
     if (!options.allow_net) {
       throw new AgentError("BAD_REQUEST", "procbox.net_ports needs sandbox.procbox.allow_net in the configuration");
@@ -180,14 +186,17 @@ class ProcboxDriver {
     if (reserved.length > 0) {
       throw new AgentError("BAD_REQUEST", `procbox.net_ports: ${reserved.join(", ")} belongs to the agent`);
     }
-    if (host.uid === 0) {
-      throw new AgentError(
-        "CAPABILITY_MISSING",
-        "procbox.net_ports under a root agent needs a dataplane that gives the sandbox its own network; " +
-          "this build has none. Run the agent as an ordinary user, or leave net_ports out",
-        { details: { capability: "dataplane" } },
-      );
-    }
+  }
+
+  /**
+   * Under root a sandbox with ports has a network of its own, where a dataplane decides about each packet. An ordinary
+   * user's sandbox is in the host's.
+   */
+  #networkOf({ net_ports: ports }: ProcboxSpec): NetworkWish | null {
+    if (ports.length === 0) return null;
+    const isOwn = this.#context.host.uid === 0;
+    const none = { bridge: null, tap: null, mac: null };
+    return { mode: isOwn ? "tap" : "host", guest: "process", netns: isOwn, ...none, queues: 1, ports };
   }
 
   /** Asks the guest agent to plan the very policy on this kernel; every gap goes into one message. */
@@ -201,6 +210,8 @@ class ProcboxDriver {
       agentUid: host.uid,
       sandboxUid: this.#ownUids() ? options.uid_base : null,
       cgroup: this.#cgroups === null ? null : planCgroups(this.#cgroups, "plan").leaves,
+      network:
+        this.#networkOf(spec)?.netns !== true ? null : { namespace: join(NAMESPACES, "plan"), resolver: "127.0.0.1" },
       exitRecord: "/run/plan/exit.json",
     });
     const { gaps, notes } = await this.#hostPlans.of(JSON.stringify(config));
@@ -211,6 +222,13 @@ class ProcboxDriver {
     }
     return [...gaps, ...notes];
   }
+}
+
+function launchNetwork(network: SandboxNetwork | null): LaunchNetwork | null {
+  if (network === null) return null;
+  const { namespace, gateway } = network;
+  if (namespace === null || gateway === null) throw new AgentError("INTERNAL", "a process sandbox is in a namespace");
+  return { namespace: join(NAMESPACES, namespace), resolver: gateway };
 }
 
 /** What the sandbox was made with, for people and for tools that read the instance directory. */

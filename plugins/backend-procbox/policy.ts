@@ -62,6 +62,7 @@ export interface LaunchConfig {
   readonly read_paths: readonly string[];
   readonly write_paths: readonly string[];
   readonly net_ports: readonly number[];
+  readonly network: LaunchNetwork | null;
   readonly limits: {
     readonly memory_mib: number;
     /** Bound the address space: only where no control group bounds memory. */
@@ -75,6 +76,12 @@ export interface LaunchConfig {
   readonly exit_record: string;
 }
 
+/** A network that was made for the sandbox: the file that its namespace is pinned to, and who resolves names in it. */
+export interface LaunchNetwork {
+  readonly namespace: string;
+  readonly resolver: string;
+}
+
 export interface LaunchFacts {
   readonly sandboxId: string;
   readonly socket: string;
@@ -84,6 +91,7 @@ export interface LaunchFacts {
   /** Null when the agent is not root: the sandbox then runs as the agent's own user in a user namespace. */
   readonly sandboxUid: number | null;
   readonly cgroup: CgroupLeaves | null;
+  readonly network: LaunchNetwork | null;
   readonly exitRecord: string;
 }
 
@@ -102,6 +110,7 @@ export function launchConfig(spec: ProcboxSpec, options: ProcboxOptions, facts: 
     read_paths: READ_PATHS.filter((path) => existsSync(path)),
     write_paths: WRITE_PATHS,
     net_ports: spec.net_ports,
+    network: facts.network,
     limits: {
       memory_mib: spec.memory_mib,
       address_space: facts.cgroup === null,

@@ -31,6 +31,8 @@ export interface MachineFiles {
   readonly seed: number | null;
   /** The machine's id and the descriptor of what carries its vsock, for one that is reached by it. */
   readonly vsock: { readonly cid: number; readonly descriptor: number } | null;
+  /** Queues of its tap device, and for each what lets the kernel move its frames, where the host has that. */
+  readonly tap: { readonly mac: string; readonly queues: readonly number[]; readonly vhost: readonly number[] } | null;
   /** What the kernel must be told of this host, beside the sandbox's own arguments. */
   readonly kernelArguments: string;
 }
@@ -57,7 +59,7 @@ export function qemuArguments(spec: QemuSpec, files: MachineFiles): string[] {
       "-object",
       "rng-random,id=entropy,filename=/dev/urandom",
     ],
-    ...network(spec),
+    ...network(spec, files),
   ];
 }
 
@@ -169,10 +171,27 @@ function channel(spec: QemuSpec, { socketDir, vsock }: MachineFiles): string[] {
   ];
 }
 
-function network(spec: QemuSpec): string[] {
-  if (spec.network.mode === "none") return [];
-  const forwards = spec.network.forwards.map(
+function network(spec: QemuSpec, { tap }: MachineFiles): string[] {
+  const { mode, mac, forwards } = spec.network;
+  if (tap !== null) return tapArguments(spec, tap);
+  if (mode !== "user") return [];
+  const forwarded = forwards.map(
     ({ protocol, host_port, guest_port }) => `,hostfwd=${protocol}:127.0.0.1:${host_port}-:${guest_port}`,
   );
-  return ["-netdev", `user,id=net0${forwards.join("")}`, "-device", `${device(spec, "virtio-net")},netdev=net0`];
+  const card = `${device(spec, "virtio-net")},netdev=net0${mac === null ? "" : `,mac=${mac}`}`;
+  return ["-netdev", `user,id=net0${forwarded.join("")}`, "-device", card];
+}
+
+/** The device is open already: QEMU itself is in a network with nothing in it. */
+function tapArguments(spec: QemuSpec, { mac, queues, vhost }: NonNullable<MachineFiles["tap"]>): string[] {
+  const isOne = queues.length === 1;
+  const descriptors = (name: string, numbers: readonly number[]) => `${name}${isOne ? "" : "s"}=${numbers.join(":")}`;
+  const kernel = vhost.length === 0 ? "" : `,vhost=on,${descriptors("vhostfd", vhost)}`;
+  // Each pair has an interrupt for either way; two more are for the card itself.
+  const vectors = transport(spec) === "pci" ? `,vectors=${2 * queues.length + 2}` : "";
+  const several = isOne ? "" : `,mq=on${vectors}`;
+  return [
+    ...["-netdev", `tap,id=net0,${descriptors("fd", queues)}${kernel}`],
+    ...["-device", `${device(spec, "virtio-net")},netdev=net0,mac=${mac}${several}`],
+  ];
 }

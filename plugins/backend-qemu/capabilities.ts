@@ -1,14 +1,12 @@
 // What this host gives QEMU: the programs, their version, and whether KVM runs a guest at speed, with a remedy for each
 // gap. Emulation always works; it is slow.
 import type { HostFacts, MissingCapability, ProbeReport } from "../../src/contracts/plugin.ts";
-import { kvmSpeed } from "../../ffi/host/kvm.ts";
+import { kvmGap } from "../host/kvm.ts";
 import { fileServerGap, findFileServer } from "./file-server.ts";
 import { VSOCK_REMEDY, vsockGap } from "./channel.ts";
 import type { QemuOptions } from "./options.ts";
 
 const VERSION_MIN = { major: 7, minor: 2 };
-/** A guest whose privileged instructions are emulated one by one reaches a fiftieth of this. */
-const KVM_SPEED_MIN_PER_SECOND = 50_000_000;
 const WITHOUT_ROOT = "the agent is not root";
 
 export interface QemuHost {
@@ -46,13 +44,7 @@ export async function probe(host: HostFacts, options: QemuOptions): Promise<Prob
     return { usable: false, capabilities: [], missing };
   }
   const withoutKvm = await kvmGap();
-  if (withoutKvm !== null) {
-    missing.push({
-      capability: "kvm",
-      reason: withoutKvm,
-      remedy: "enable virtualisation in the firmware (or nesting in the hypervisor) and load kvm_intel or kvm_amd",
-    });
-  }
+  if (withoutKvm !== null) missing.push({ capability: "kvm", ...withoutKvm });
   // Ids of machines are the whole host's, and only root claims those.
   const withoutVsock = host.uid === 0 ? await vsockGap() : WITHOUT_ROOT;
   if (withoutVsock !== null && host.uid === 0) {
@@ -88,18 +80,6 @@ export function qemuHost(options: QemuOptions, report: ProbeReport): QemuHost {
 function absent(program: string): MissingCapability {
   const name = program.includes("img") ? "qemu-utils" : "qemu-system-x86";
   return { capability: "qemu", reason: `there is no ${program}`, remedy: `install it (Debian: ${name})` };
-}
-
-/** Why KVM cannot be used, or null. */
-async function kvmGap(): Promise<string | null> {
-  try {
-    const perSecond = await kvmSpeed();
-    if (perSecond >= KVM_SPEED_MIN_PER_SECOND) return null;
-    const millions = (perSecond / 1e6).toFixed(1);
-    return `/dev/kvm emulates privileged instructions (${millions} million a second); no usual kernel boots on it`;
-  } catch (error) {
-    return `/dev/kvm cannot be used: ${(error as Error).message}`;
-  }
 }
 
 async function versionOf(program: string): Promise<{ major: number; minor: number } | null> {

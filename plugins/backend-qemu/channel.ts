@@ -20,7 +20,8 @@ export async function vsockGap(): Promise<string | null> {
     await cidIsFree(CID_MAX);
     return null;
   } catch (error) {
-    return `${VSOCK_DEVICE} cannot be used: ${(error as Error).message}`;
+    if (isHostError(error, "ENOENT")) return `there is no ${VSOCK_DEVICE}`;
+    return `${VSOCK_DEVICE} cannot be used: ${isHostError(error) ? error.code : (error as Error).message}`;
   }
 }
 

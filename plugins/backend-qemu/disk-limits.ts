@@ -1,34 +1,20 @@
 // How fast a machine may use its own disk. QEMU holds the guest's requests back; the limits are told to it before the
 // machine runs, on every launch, and may become others while it runs.
-import { z } from "zod";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
+import type { DiskLimits } from "../host/machine-request.ts";
 
 const BYTES_PER_MBIT = 125_000;
-const MBIT_MAX = 8_000_000;
-const OPERATIONS_MAX = 10_000_000;
-
-/** Fields of the wire's specification: megabits and operations a second. */
-export const diskLimitFields = {
-  blk_mbit_limit: z.int().min(1).max(MBIT_MAX).nullish(),
-  blk_ops_limit: z.int().min(1).max(OPERATIONS_MAX).nullish(),
-};
 
 /** Fields that bound the network, which QEMU's own does not. */
 const NETWORK_FIELDS = ["net_mbit_limit", "net_pps_limit"] as const;
 
-/** Of reading and writing together; null is no limit. */
-export interface DiskLimits {
-  readonly blk_mbit_limit: number | null;
-  readonly blk_ops_limit: number | null;
-}
-
-/** Throws `CAPABILITY_MISSING`: QEMU's own network has no limits. */
+/** Throws `NOT_SUPPORTED`: what a machine may send is bounded by its policy, whatever runs it. */
 export function assertNoNetworkLimits(request: JsonObject): void {
   const asked = NETWORK_FIELDS.filter((field) => request[field] !== undefined && request[field] !== null);
   if (asked.length === 0) return;
-  const message = `${asked.join(", ")}: limits of the network need a dataplane; QEMU's own network has none`;
-  throw new AgentError("CAPABILITY_MISSING", message, { details: { capability: "dataplane" } });
+  const message = `${asked.join(", ")}: QEMU has no limits of the network; set max_egress_mbps and max_egress_pps in its network policy`;
+  throw new AgentError("NOT_SUPPORTED", message, { details: { fields: [...asked] } });
 }
 
 /** As the monitor counts them: bytes and operations a second, of which 0 is no limit. */

@@ -6,6 +6,7 @@ import type { Snapshot } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 import { startHelper } from "../host/helper.ts";
+import { atMost } from "../host/machine-request.ts";
 import { DISK_FILE } from "./arguments.ts";
 import { writeOverlay } from "./overlay.ts";
 import type { QemuSpec } from "./request.ts";
@@ -14,6 +15,7 @@ const TOOL_TIMEOUT_MS = 120_000;
 const OUTPUT_MAX_BYTES = 4 * 1024 * 1024;
 const OPEN_FILES = 64;
 const SECTOR_BYTES = 512;
+const GIB = 1024 ** 3;
 /** What any program on a Debian-like host needs to start. */
 export const PROGRAM_PATHS: readonly string[] = ["/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache"];
 
@@ -28,11 +30,12 @@ export interface DiskTool {
   readonly volumeDir: string | null;
 }
 
-/** Makes the sandbox's own disk over the image, unless it is there. */
-export async function ensureDisk(tool: DiskTool, spec: QemuSpec): Promise<void> {
+/** Makes the sandbox's own disk over the image, unless it is there. Rejects with `BAD_REQUEST` for more than `maxGib`. */
+export async function ensureDisk(tool: DiskTool, spec: QemuSpec, maxGib: number): Promise<void> {
   const path = diskPath(tool);
   if (await isFile(path)) return;
   const bytes = await diskBytes(tool, spec);
+  atMost("image: GiB of its disk", Math.ceil(bytes / GIB), maxGib);
   await writeOverlay(path, { bytes, image: spec.image, imageFormat: spec.image_format }, tool.uid);
 }
 
@@ -82,7 +85,7 @@ async function diskBytes(tool: DiskTool, spec: QemuSpec): Promise<number> {
     throw new AgentError("BAD_REQUEST", "image: not a disk image");
   const bytes = spec.disk_bytes ?? Math.ceil(image / SECTOR_BYTES) * SECTOR_BYTES;
   if (bytes >= image) return bytes;
-  throw new AgentError("BAD_REQUEST", `disk_size_gib: the image alone has ${Math.ceil(image / 1024 ** 3)} GiB`);
+  throw new AgentError("BAD_REQUEST", `disk_size_gib: the image alone has ${Math.ceil(image / GIB)} GiB`);
 }
 
 async function qcow2Bytes(tool: DiskTool, path: string): Promise<number> {

@@ -1,8 +1,7 @@
 // The QEMU backend: plans a request against this host, launches one QEMU process a sandbox with a user of its own and no
 // more rights than it needs, and finds it again after an agent restart. What it holds on the host: a control group and a
 // process. Disk and snapshots lie in the sandbox's volume, logs and sockets in its directories.
-import { constants } from "node:fs";
-import { access, chmod, chown, lstat, mkdir, rm, stat } from "node:fs/promises";
+import { access, lstat, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type {
   AdoptRequest,
@@ -20,6 +19,9 @@ import { type CgroupHost, findCgroups, removeCgroups } from "../host/cgroup.ts";
 import { writeConfigDisk } from "../host/config-disk.ts";
 import type { WaitingHelper } from "../host/helper.ts";
 import { helperRelease, startJournalled } from "../host/journalled-helper.ts";
+import { networkLeases, networkWish } from "../host/network-request.ts";
+import { tapOf } from "../host/network/tap.ts";
+import { assertReadable, assertReadableFile, makeOwned } from "../host/machine-places.ts";
 import { isAlive } from "../host/process.ts";
 import { GroupResources, memoryOf } from "../host/resources.ts";
 import { uidIsClean } from "../host/uid.ts";
@@ -33,10 +35,10 @@ import {
   SERIAL_SOCKET,
 } from "./arguments.ts";
 import { type QemuHost, qemuHost } from "./capabilities.ts";
-import { groupData, groupPlaces, type MachineGroups, makeMachineGroups, planGroups } from "./cgroup.ts";
+import { groupData, groupPlaces, type MachineGroups, makeMachineGroups, planGroups } from "../host/machine-cgroup.ts";
 import { clockArguments } from "./clock.ts";
 import { cidIsUnused, VSOCK_DEVICE } from "./channel.ts";
-import { writeSeed } from "./cloud-init.ts";
+import { writeSeed } from "../host/cloud-init.ts";
 import { isLimited } from "./disk-limits.ts";
 import { type DiskTool, ensureDisk, listSnapshots, PROGRAM_PATHS, removeSnapshot } from "./disk-tool.ts";
 import {
@@ -47,8 +49,8 @@ import {
   servingFolders,
   withoutFileServer,
 } from "./file-server.ts";
-import { MachineInstance } from "./instance.ts";
-import { complaintOf } from "./log-tail.ts";
+import { QemuInstance } from "./instance.ts";
+import { complaintOf } from "../host/log-tail.ts";
 import { Monitor } from "./monitor.ts";
 import type { QemuOptions } from "./options.ts";
 import { OVERHEAD_MIB, parseRequest, type QemuSpec, specOf } from "./request.ts";
@@ -70,6 +72,7 @@ const SEED_DISK = "seed.img";
 const SNAPSHOTS_ROOM = 4;
 /** The number under which QEMU has the first of the files that are passed to it. */
 const FIRST_DESCRIPTOR = 3;
+const VHOST_NET_DEVICE = "/dev/vhost-net";
 
 export async function createDriver(context: PluginContext<QemuOptions>): Promise<Backend> {
   const { host, options, report } = context;
@@ -116,8 +119,8 @@ export async function createDriver(context: PluginContext<QemuOptions>): Promise
   };
 }
 
-function machineOf(instance: Instance): MachineInstance {
-  if (instance instanceof MachineInstance) return instance;
+function machineOf(instance: Instance): QemuInstance {
+  if (instance instanceof QemuInstance) return instance;
   throw new AgentError("INTERNAL", "this instance is not one of the QEMU backend");
 }
 
@@ -143,7 +146,12 @@ class QemuDriver {
     if (spec.shared_folders.length > 0) await this.#assertSharesFolders(spec);
     return {
       spec,
-      leases: [...(this.#isRoot() ? ["uid" as const] : []), ...(spec.channel === "vsock" ? ["cid" as const] : [])],
+      leases: [
+        ...(this.#isRoot() ? ["machine_uid" as const] : []),
+        ...(spec.channel === "vsock" ? ["cid" as const] : []),
+        ...networkLeases(spec.network),
+      ],
+      network: networkWish(spec.network),
       vcpus: spec.vcpus,
       memoryMib: spec.memory_mib,
       volumeCapBytes: Math.max(spec.disk_bytes ?? 0, image, GIB) + SNAPSHOTS_ROOM * spec.memory_mib * MIB,
@@ -161,7 +169,8 @@ class QemuDriver {
     for (const name of [QMP_SOCKET, AGENT_SOCKET, SERIAL_SOCKET])
       await rm(join(request.socketDir, name), { force: true });
     const beganMs = performance.now();
-    await ensureDisk(this.#tool(request.volume, join(request.instanceDir, `${DISK_TOOL}.log`), uid), spec);
+    const tool = this.#tool(request.volume, join(request.instanceDir, `${DISK_TOOL}.log`), uid);
+    await ensureDisk(tool, spec, this.#context.options.max_disk_gib);
     const diskMs = performance.now() - beganMs;
     const configDisk = join(request.instanceDir, CONFIG_DISK);
     const hostname = spec.seed?.hostname ?? request.shortName;
@@ -176,7 +185,7 @@ class QemuDriver {
     const servers = await this.#serveFolders(request, spec, groups, processLog);
     const passed: string[] = [];
     const pass = (path: string): number => FIRST_DESCRIPTOR + passed.push(path) - 1;
-    const files: MachineFiles = {
+    const files: Omit<MachineFiles, "tap"> = {
       shortName: request.shortName,
       socketDir: request.socketDir,
       workDir,
@@ -187,17 +196,23 @@ class QemuDriver {
       vsock: cid === null ? null : { cid, descriptor: pass(VSOCK_DEVICE) },
       kernelArguments: await clockArguments(spec),
     };
+    const tap = tapOf(request.network, spec.network.queues);
+    const vhost = tap !== null && (await hasVhostNet()) ? range(tap.queues).map(() => pass(VHOST_NET_DEVICE)) : [];
+    const queues = range(tap?.queues ?? 0).map((queue) => FIRST_DESCRIPTOR + passed.length + queue);
+    const mac = request.network?.mac ?? null;
+    const card = tap === null || mac === null ? null : { mac, queues, vhost };
     const row = { kind: PROCESS, name: request.shortName };
     const helper = await startJournalled(request.resources, row, this.#guestAgent, {
       program: this.#host.qemu,
-      arguments: qemuArguments(spec, files),
+      arguments: qemuArguments(spec, { ...files, tap: card }),
       env: { PATH: "/usr/bin:/bin" },
       directory: "/",
       log: processLog,
       uid,
       groups: [],
       cgroups: groups?.procs ?? [],
-      own_network: uid !== null && spec.network.mode === "none",
+      own_network: uid !== null && spec.network.mode !== "user",
+      ...(tap === null ? {} : { tap }),
       devices: [...DEVICES, ...(spec.accel === "kvm" ? ["/dev/kvm"] : [])],
       descriptors: passed,
       read_paths: readPaths(spec),
@@ -206,7 +221,7 @@ class QemuDriver {
     });
     const monitor = await this.#run(request, helper);
     this.#tellStart(request, helper, monitor, diskMs);
-    return new MachineInstance({
+    return new QemuInstance({
       identity: helper.identity,
       monitor,
       socketDir: request.socketDir,
@@ -226,7 +241,7 @@ class QemuDriver {
 
   async adopt(request: AdoptRequest): Promise<Instance | null> {
     if (!(await isAlive(request.identity))) return null;
-    return new MachineInstance({
+    return new QemuInstance({
       identity: request.identity,
       monitor: Monitor.adopt(join(request.socketDir, QMP_SOCKET)),
       socketDir: request.socketDir,
@@ -303,7 +318,7 @@ class QemuDriver {
     } catch (error) {
       helper.kill();
       if (!isOver) throw error;
-      throw new AgentError("LAUNCH_FAILED", await complaintOf(join(request.instanceDir, PROCESS_LOG)), {
+      throw new AgentError("LAUNCH_FAILED", await complaintOf(join(request.instanceDir, PROCESS_LOG), "QEMU"), {
         cause: error,
       });
     }
@@ -330,7 +345,7 @@ class QemuDriver {
 
   #uid(request: LaunchRequest): number | null {
     if (!this.#isRoot()) return null;
-    const { uid } = request.leases;
+    const { machine_uid: uid } = request.leases;
     if (uid === undefined) throw new AgentError("INTERNAL", "a virtual machine under root needs a uid");
     return uid;
   }
@@ -340,30 +355,20 @@ class QemuDriver {
   }
 }
 
+/** Whether the kernel of this host moves the frames of virtual machines. */
+const hasVhostNet = (): Promise<boolean> =>
+  access(VHOST_NET_DEVICE).then(
+    () => true,
+    () => false,
+  );
+
+const range = (length: number): number[] => Array.from({ length }, (_, index) => index);
+
 /** The vsock id of a machine that is reached by vsock, or null. */
 function cidOf({ spec, leases }: LaunchRequest): number | null {
   if ((spec as QemuSpec).channel !== "vsock") return null;
   if (leases.cid === undefined) throw new AgentError("INTERNAL", "a machine that is reached by vsock needs an id");
   return leases.cid;
-}
-
-/** A directory that only the virtual machine's user, and root, may use. */
-async function makeOwned(path: string, uid: number | null): Promise<void> {
-  await mkdir(path, { recursive: true, mode: 0o700 });
-  await chmod(path, 0o700);
-  if (uid !== null) await chown(path, uid, uid);
-}
-
-async function assertReadable(path: string): Promise<void> {
-  await access(path, constants.R_OK).catch((cause: NodeJS.ErrnoException) => {
-    throw new AgentError("BAD_REQUEST", `${path} cannot be read (${cause.code})`, { cause });
-  });
-}
-
-/** QEMU would wait for the writer of a pipe. */
-async function assertReadableFile(path: string): Promise<void> {
-  await assertReadable(path);
-  if (!(await stat(path)).isFile()) throw new AgentError("BAD_REQUEST", `${path} is not a file`);
 }
 
 function readPaths({ kernel, initrd, network }: QemuSpec): string[] {

@@ -6,10 +6,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createGuestConnector } from "../../src/guest/connector.ts";
 import type { Backend, Instance, LaunchRequest } from "../../src/contracts/backend.ts";
-import type { Resource, ResourceScope } from "../../src/contracts/resource.ts";
+import { ConformanceJournal } from "../../src/conformance/journal.ts";
 import { hostFacts, silentLog } from "../../src/registry/testing.ts";
 import { probe } from "./capabilities.ts";
-import { LOG_MAX_BYTES, trimLog } from "./console.ts";
+import { LOG_MAX_BYTES, trimLog } from "../host/serial-console.ts";
 import { createDriver } from "./driver.ts";
 import { options as optionsSchema } from "./options.ts";
 
@@ -22,22 +22,7 @@ const MIB = 1024 * 1024;
 const options = optionsSchema.parse({ accel: "tcg" });
 let root: string;
 let backend: Backend;
-const rows = new Map<string, Resource>();
-const key = (kind: string, name: string): string => `${kind}/${name}`;
-const resources: ResourceScope = {
-  acquire: async (resource, make) => {
-    rows.set(key(resource.kind, resource.name), resource);
-    return await make();
-  },
-  update: async (kind, name, data) => void rows.set(key(kind, name), { kind, name, data }),
-  release: async (kind, name) => void rows.delete(key(kind, name)),
-  held: () => [...rows.values()],
-};
-
-async function releaseAll(): Promise<void> {
-  for (const row of [...rows.values()].toReversed()) await backend.releases[row.kind]?.(row);
-  rows.clear();
-}
+let journal: ConformanceJournal;
 
 let request: LaunchRequest;
 beforeAll(async () => {
@@ -48,6 +33,7 @@ beforeAll(async () => {
   expect(report.usable).toBe(true);
   const guest = createGuestConnector();
   backend = await createDriver({ options, host, report, log: silentLog, guest });
+  journal = new ConformanceJournal(backend.releases);
   const image = join(root, "image.raw");
   await writeFile(image, "", { mode: 0o600 });
   await truncate(image, 8 * MIB);
@@ -60,17 +46,18 @@ beforeAll(async () => {
     sandboxId: "box",
     shortName: `qt${process.pid}`.padEnd(12, "a").slice(0, 12),
     spec: plan.spec,
-    leases: isRoot ? { uid: UID } : {},
+    leases: isRoot ? { machine_uid: UID } : {},
     instanceDir: join(root, "instances/box"),
     socketDir: join(root, "sockets"),
     volume: { name: "box", path: volume, capBytes: plan.volumeCapBytes, hardCap: false },
     token: "t0ken-of-the-test",
+    network: null,
     readyTimeoutMs: 60_000,
-    resources,
+    resources: journal,
   };
 });
 afterAll(async () => {
-  await releaseAll();
+  await journal.releaseAll();
   await rm(root, { recursive: true, force: true });
 });
 
@@ -80,7 +67,7 @@ async function withMachine(use: (machine: Instance) => Promise<void>, restore?: 
     await use(machine);
   } finally {
     await machine.stop(0).catch(() => undefined);
-    await releaseAll();
+    await journal.releaseAll();
   }
 }
 
@@ -133,7 +120,7 @@ describe("a machine", () => {
     await expect(backend.launch({ ...request, restore: "nowhere" })).rejects.toMatchObject({
       code: "SNAPSHOT_NOT_FOUND",
     });
-    await releaseAll();
+    await journal.releaseAll();
     await snapshots?.remove(null, request.volume, "second");
     expect(await snapshots?.list(null, request.volume)).toEqual([]);
     await expect(snapshots?.remove(null, request.volume, "second")).rejects.toMatchObject({
@@ -185,16 +172,16 @@ describe("a machine", () => {
   test("is ended by its journal row alone", async () => {
     const machine = await backend.launch(request);
     await machine.detach();
-    await releaseAll();
+    await journal.releaseAll();
     await expect(status(machine.identity.pid)).rejects.toThrow(/ENOENT/);
-    await releaseAll();
+    await journal.releaseAll();
   });
 
   test("that QEMU refuses is told, with what QEMU said", async () => {
     const spec = { ...request.spec, memory_mib: 1 << 30 };
     const refused = await backend.launch({ ...request, spec }).catch((error: unknown) => error);
     expect(refused).toMatchObject({ code: "LAUNCH_FAILED" });
-    await releaseAll();
+    await journal.releaseAll();
   });
 
   test("one at a time is connected to its serial console", async () => {

@@ -2,8 +2,11 @@
 import type { Snapshot } from "../../src/contracts/backend.ts";
 import type { JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
+import { withDeadline } from "../../src/errors/deadline.ts";
 import { ROOT_NODE } from "./arguments.ts";
-import { type DiskLimits, type DiskThrottle, throttleArguments, throttleChange } from "./disk-limits.ts";
+import type { MachineControl } from "../host/machine-instance.ts";
+import type { DiskLimits } from "../host/machine-request.ts";
+import { type DiskThrottle, throttleArguments, throttleChange } from "./disk-limits.ts";
 import { snapshotsOf } from "./disk-tool.ts";
 import { Qmp, QmpError } from "./qmp.ts";
 import { Room } from "./room.ts";
@@ -13,7 +16,7 @@ const COMMAND_TIMEOUT_MS = 10_000;
 const SNAPSHOT_TIMEOUT_MS = 300_000;
 const CONNECT_PAUSE_MS = 10;
 
-export class Monitor {
+export class Monitor implements MachineControl {
   readonly #connection: Promise<Qmp>;
   readonly #closed = Promise.withResolvers<void>();
   readonly #guestListens = Promise.withResolvers<number>();
@@ -149,16 +152,8 @@ export class Monitor {
   }
 
   /** Rejects with `DEADLINE_EXCEEDED` when QEMU listens to nobody for `timeoutMs`. */
-  async #reached(timeoutMs: number): Promise<Qmp> {
-    const silence = Promise.withResolvers<never>();
-    const timer = setTimeout(() => {
-      silence.reject(new AgentError("DEADLINE_EXCEEDED", `QEMU has not listened for ${timeoutMs} ms`));
-    }, timeoutMs);
-    try {
-      return await Promise.race([this.#connection, silence.promise]);
-    } finally {
-      clearTimeout(timer);
-    }
+  #reached(timeoutMs: number): Promise<Qmp> {
+    return withDeadline(this.#connection, timeoutMs, "reaching the monitor of QEMU");
   }
 
   async #has(tag: string): Promise<boolean> {

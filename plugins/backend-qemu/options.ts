@@ -1,5 +1,6 @@
 // Options of the QEMU backend: `[plugins.backend.qemu]` of the configuration, with its defaults.
 import { z } from "zod";
+import { networkOptions } from "../host/network-request.ts";
 
 export const options = z.object({
   /** Programs, by absolute path or by name in the search path of the agent. */
@@ -18,6 +19,7 @@ export const options = z.object({
   default_memory_mib: z.int().min(64).default(512),
   /** Bound on a sandbox's own disk. */
   max_disk_gib: z.int().min(1).default(64),
+  ...networkOptions,
 });
 
 export type QemuOptions = z.infer<typeof options>;

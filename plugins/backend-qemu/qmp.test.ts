@@ -116,6 +116,14 @@ test("nobody listens", async () => {
   await expect(Qmp.connect("/nonexistent/qmp.sock")).rejects.toMatchObject({ code: "GUEST_UNREACHABLE" });
 });
 
+test.each([
+  ["no words", { class: { toString: 1 }, desc: { toString: 1 } }, "no reason was given"],
+  ["words that are meant for a terminal", { class: "", desc: "\u001b[2Jgone\n\0" }, "gone??"],
+])("a refusal with %s is an error of one line", async (_, error, said) => {
+  const qmp = await connected({ cont: ({ id }) => `${JSON.stringify({ error, id })}\r\n` });
+  await expect(qmp.run("cont", {}, 1000)).rejects.toThrow(`QEMU refused cont: ${said}`);
+});
+
 test("a job is over when it is concluded, and its failure is an error", async () => {
   const polls = [[{ id: "j", status: "running" }], [{ id: "j", status: "concluded" }]];
   const good = await connected({

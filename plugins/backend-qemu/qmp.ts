@@ -3,8 +3,11 @@
 import type { Socket } from "bun";
 import type { Json, JsonObject } from "../../src/contracts/json.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
+import { Lines } from "../host/lines.ts";
+import { printable } from "../host/log-tail.ts";
+import { connectOwn } from "../host/own-socket.ts";
 
-const LINE_MAX_BYTES = 1024 * 1024;
+const LINE_MAX_CHARS = 1024 * 1024;
 const MESSAGE_MAX_CHARS = 500;
 const GREETING_TIMEOUT_MS = 10_000;
 const JOB_POLL_MS = 20;
@@ -16,7 +19,7 @@ export class QmpError extends AgentError {
     readonly qemuClass: string,
     description: string,
   ) {
-    super("MONITOR_ERROR", `QEMU refused ${command}: ${description.slice(0, MESSAGE_MAX_CHARS)}`);
+    super("MONITOR_ERROR", `QEMU refused ${command}: ${printable(description.slice(0, MESSAGE_MAX_CHARS))}`);
   }
 }
 
@@ -34,13 +37,12 @@ interface Waiting {
 }
 
 export class Qmp {
-  readonly #decoder = new TextDecoder();
+  readonly #lines = new Lines(LINE_MAX_CHARS, (line) => this.#take(line));
   readonly #waiting = new Map<number, Waiting>();
   readonly #greeting = Promise.withResolvers<void>();
   readonly #listeners = new Set<(event: QmpEvent) => void>();
   readonly #closed = Promise.withResolvers<void>();
-  #socket: Socket | null = null;
-  #line = "";
+  #socket: Socket<unknown> | null = null;
   #unsent = Buffer.alloc(0);
   #lastId = 0;
   #isOpen = true;
@@ -54,18 +56,15 @@ export class Qmp {
   static async connect(path: string): Promise<Qmp> {
     const self = new Qmp();
     try {
-      await Bun.connect({
-        unix: path,
-        socket: {
-          open: (socket) => {
-            self.#socket = socket;
-          },
-          data: (_, bytes) => self.#receive(bytes),
-          drain: () => self.#flush(),
-          close: () => self.close(),
-          end: () => self.close(),
-          error: () => self.close(),
+      await connectOwn(path, {
+        open: (socket) => {
+          self.#socket = socket;
         },
+        data: (_, bytes) => self.#receive(bytes),
+        drain: () => self.#flush(),
+        close: () => self.close(),
+        end: () => self.close(),
+        error: () => self.close(),
       });
     } catch (cause) {
       throw new AgentError("GUEST_UNREACHABLE", "QEMU does not listen", { cause });
@@ -154,13 +153,7 @@ export class Qmp {
   }
 
   #receive(bytes: Uint8Array): void {
-    this.#line += this.#decoder.decode(bytes, { stream: true });
-    for (let end = this.#line.indexOf("\n"); end >= 0; end = this.#line.indexOf("\n")) {
-      const line = this.#line.slice(0, end);
-      this.#line = this.#line.slice(end + 1);
-      this.#take(line);
-    }
-    if (this.#line.length > LINE_MAX_BYTES) this.close();
+    if (!this.#lines.receive(bytes)) this.close();
   }
 
   #take(line: string): void {
@@ -179,7 +172,7 @@ export class Qmp {
     this.#waiting.delete(message.id as number);
     if ("return" in message) return waiting.resolve(message.return ?? null);
     const error = (message.error ?? {}) as JsonObject;
-    waiting.reject(new QmpError(waiting.command, String(error.class), String(error.desc)));
+    waiting.reject(new QmpError(waiting.command, textOf(error.class), textOf(error.desc)));
   }
 
   #tell(event: string, { data, timestamp }: JsonObject): void {
@@ -196,3 +189,6 @@ function objectOf(value: Json | undefined): JsonObject {
 function gone(): AgentError {
   return new AgentError("GUEST_UNREACHABLE", "the connection to QEMU has ended");
 }
+
+/** A word of QEMU's; what is none may have no text at all. */
+const textOf = (value: Json | undefined): string => (typeof value === "string" ? value : "no reason was given");

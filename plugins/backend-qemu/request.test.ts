@@ -1,6 +1,8 @@
 // What a request may ask of QEMU, and that what it cannot do is refused by name.
 import { describe, expect, test } from "bun:test";
 import type { JsonObject } from "../../src/contracts/json.ts";
+import type { AgentError } from "../../src/errors/agent-error.ts";
+import { refusal as refusedWith } from "../../src/errors/testing.ts";
 import { options } from "./options.ts";
 import { throttleChange } from "./disk-limits.ts";
 import { parseRequest, specOf } from "./request.ts";
@@ -8,14 +10,7 @@ import { parseRequest, specOf } from "./request.ts";
 const defaults = options.parse({});
 const plan = (request: JsonObject, accel: "kvm" | "tcg" = "tcg") =>
   parseRequest({ image: "/t/root.raw", ...request }, defaults, { accel, withoutVsock: "no device" });
-const refusal = (request: JsonObject): { code: string; message: string } => {
-  try {
-    plan(request);
-  } catch (error) {
-    return error as { code: string; message: string };
-  }
-  throw new Error("it was not refused");
-};
+const refusal = (request: JsonObject): AgentError => refusedWith(() => plan(request));
 
 describe("a request", () => {
   test("has defaults", () => {
@@ -28,7 +23,7 @@ describe("a request", () => {
       vcpus: 1,
       memory_mib: 512,
       disk_bytes: null,
-      network: { mode: "none", forwards: [] },
+      network: { mode: "none", netns: false, bridge: null, tap: null, mac: null, queues: 1, forwards: [] },
       machine: "q35",
       accel: "tcg",
       channel: "serial",
@@ -77,8 +72,10 @@ describe("a request", () => {
       message: expect.stringMatching(/tpm.*vfio_devices|vfio_devices.*tpm/),
     });
     expect(plan({ vfio_devices: [], tpm: false, firmware: null }).vcpus).toBe(1);
-    expect(refusal({ network: { mode: "tap" } }).code).toBe("CAPABILITY_MISSING");
-    expect(refusal({ net_mbit_limit: 5 })).toMatchObject({ code: "CAPABILITY_MISSING" });
+    expect(refusal({ net_mbit_limit: 5 })).toMatchObject({
+      code: "NOT_SUPPORTED",
+      message: expect.stringContaining("max_egress_mbps"),
+    });
     expect(refusal({ net_pps_limit: 5, blk_ops_limit: 5 }).message).toContain("net_pps_limit");
   });
 

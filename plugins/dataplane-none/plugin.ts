@@ -1,18 +1,18 @@
 // Dataplane `none`: sandboxes without a network interface. It holds nothing on the host and keeps no state, so that it
 // is the same after a restart.
 import { z } from "zod";
-import type { Dataplane } from "../../src/contracts/dataplane.ts";
+import { DETACHED, type Dataplane } from "../../src/contracts/dataplane.ts";
 import { CONTRACT_VERSION, definePlugin } from "../../src/contracts/plugin.ts";
 import { AgentError } from "../../src/errors/agent-error.ts";
 
 const dataplane: Dataplane = {
   releases: {},
 
-  async attach(request) {
-    if (request.mode === "none") return;
+  async attach({ network }) {
+    if (network === null) return;
     throw new AgentError(
       "CAPABILITY_MISSING",
-      `network mode ${request.mode} needs a dataplane, and this host has none`,
+      `network mode ${network.mode} needs a dataplane, and this host has none`,
       {
         details: { capability: "dataplane" },
       },
@@ -22,8 +22,20 @@ const dataplane: Dataplane = {
   // Without an interface there is no packet, so every policy holds.
   async setPolicy() {},
 
-  async stats() {
-    return { mode: "none", rx_bytes: 0, tx_bytes: 0 };
+  async attachment() {
+    return DETACHED;
+  },
+
+  async mend() {
+    return false;
+  },
+
+  async repair() {
+    return { intact: [], repaired: [], failed: [], orphans: 0 };
+  },
+
+  async health() {
+    return { bpfObject: null, notes: [] };
   },
 };
 

@@ -1,5 +1,6 @@
 // The helper role of the real guest agent: what a program that it starts has and has not.
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { existsSync } from "node:fs";
 import { chmod, chown, mkdir, mkdtemp, readFile, realpath, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -86,6 +87,64 @@ test("it has the devices and the files that it was given, and sees no others", a
   const told = await readFile(join(dir, "devices.log"), "utf8");
   expect(told).toStartWith("by descriptor\n");
   if (isRoot) expect(told).toBe("by descriptor\nnull\nzero\nzero\n");
+});
+
+describe.skipIf(!isRoot || !existsSync("/dev/net/tun"))("in a network", () => {
+  const namespace = `helper-${process.pid}`;
+  const pin = join("/run/netns", namespace);
+  const ip = (...words: string[]): void => void expect(Bun.spawnSync(["ip", ...words]).exitCode).toBe(0);
+  beforeAll(() => {
+    ip("netns", "add", namespace);
+    ip("-n", namespace, "tuntap", "add", "one0", "mode", "tap");
+    ip("-n", namespace, "tuntap", "add", "two0", "mode", "tap", "multi_queue");
+  });
+  afterAll(() => ip("netns", "del", namespace));
+
+  const run = async (log: string, command: string, more: Partial<HelperConfig>): Promise<string> => {
+    const helper = await startHelper(program);
+    await helper.run({ ...shell(command, log), ...more });
+    await helper.exited;
+    return await readFile(join(dir, log), "utf8");
+  };
+
+  test("that is somebody else's it has no rights, and sees it", async () => {
+    const told = await run("network.log", "cut -d: -f1 /proc/net/dev | tr -d ' '; grep CapEff /proc/self/status", {
+      own_network: false,
+      network: pin,
+    });
+    expect(told).toContain("one0\ntwo0\n");
+    expect(told).toMatch(/^CapEff:\s+0+$/m);
+  });
+
+  test.each([
+    ["one0", 1],
+    ["two0", 3],
+  ])("with nothing in it, it has the queues of the device %s of another: %d, after its files", async (name, queues) => {
+    await writeFile(join(dir, "given"), "given\n", { mode: 0o600 });
+    const numbers = Array.from({ length: queues }, (_, queue) => 4 + queue);
+    const look = numbers.map((number) => `grep iff: /proc/self/fdinfo/${number}; readlink /proc/self/fd/${number}`);
+    const told = await run(`${name}.log`, ["cat <&3", ...look, "grep -c : /proc/net/dev"].join("; "), {
+      descriptors: [join(dir, "given")],
+      tap: { namespace: pin, name, queues, macvtap: false },
+    });
+    const expected = numbers.map(() => `iff:\t${name}\n/dev/net/tun\n`).join("");
+    expect(told).toBe(`given\n${expected}1\n`);
+  });
+
+  test("there is nothing for a device that is not there, and none is made", async () => {
+    const tap = { namespace: pin, name: "none0", queues: 1, macvtap: false };
+    await expect(run("none.log", "true", { tap })).rejects.toMatchObject({
+      code: "LAUNCH_FAILED",
+      message: expect.stringContaining("none0"),
+    });
+    expect(Bun.spawnSync(["ip", "-n", namespace, "link", "show", "none0"]).exitCode).not.toBe(0);
+  });
+
+  test("its own and another do not go together", async () => {
+    await expect(run("both.log", "true", { own_network: true, network: pin })).rejects.toMatchObject({
+      message: expect.stringContaining("own_network"),
+    });
+  });
 });
 
 test.skipIf(!isRoot)("a device elsewhere, or what is no device, starts nothing", async () => {
@@ -204,4 +263,19 @@ test("a program that listens has its socket as a descriptor, and only its user c
   const made = await stat(listen);
   expect(made.mode & 0o077).toBe(0);
   if (uid !== null) expect(made.uid).toBe(uid);
+});
+
+test("a program that confines itself begins with the agent's rights, and with nothing that says otherwise", async () => {
+  const own = { ...shell("cat /proc/self/status", "itself.log"), confines_itself: true };
+  const bare = { ...own, uid: null, own_network: false, devices: [], read_paths: [], write_paths: [] };
+  const helper = await startHelper(program);
+  await helper.run(bare);
+  expect(await helper.exited).toBe(0);
+  const mine = await readFile("/proc/self/status", "utf8");
+  const rights = (status: string) => status.match(/^(Uid|CapEff|NoNewPrivs):.*$/gm);
+  expect(rights(await readFile(join(dir, "itself.log"), "utf8"))).toEqual(rights(mine));
+  for (const beside of [{ uid: UID }, { own_network: true }, { devices: ["/dev/null"] }, { read_paths: ["/usr"] }]) {
+    const refused = await startHelper(program);
+    await expect(refused.run({ ...bare, ...beside })).rejects.toThrow("confines_itself");
+  }
 });

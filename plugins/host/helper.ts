@@ -24,6 +24,15 @@ export interface HelperConfig {
   readonly cgroups: readonly string[];
   /** A network namespace with nothing in it; only with a `uid`. */
   readonly own_network: boolean;
+  /** The network namespace that it is in, by the file that it is known under; not with `own_network`. */
+  readonly network?: string;
+  /** A tap device or macvtap, of the agent's namespace or another: its queues are the last of the descriptors. */
+  readonly tap?: {
+    readonly namespace: string | null;
+    readonly name: string;
+    readonly queues: number;
+    readonly macvtap: boolean;
+  };
   /** Character devices below `/dev`; as root the program sees no other. */
   readonly devices: readonly string[];
   /** Opened for reading with the agent's rights; the program has them as descriptors 3, 4 and so on. */
@@ -39,6 +48,11 @@ export interface HelperConfig {
    * with a `uid`, and without `groups`, `devices` and `write_paths`.
    */
   readonly share?: { readonly path: string; readonly read_only: boolean };
+  /**
+   * It begins with all rights of the agent and gives them up by itself: a program of this build that has to open files
+   * of root first. Goes with nothing that says what the program may do.
+   */
+  readonly confines_itself?: boolean;
 }
 
 /** A process that does nothing until `run`, and ends if that never comes. */

@@ -14,10 +14,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { allocateFile } from "../../ffi/host/files.ts";
 import { mountFlags, mountImage, unmount } from "../../ffi/host/mounts.ts";
+import { isHostError } from "../../ffi/status.ts";
 import { ConformanceJournal } from "../../src/conformance/journal.ts";
 import type { HostFacts } from "../../src/contracts/plugin.ts";
 import type { Volume } from "../../src/contracts/storage.ts";
-import { AgentError } from "../../src/errors/agent-error.ts";
+import { codeOf } from "../../src/errors/testing.ts";
 import { hostFacts, noGuest, silentLog } from "../../src/registry/testing.ts";
 import { BtrfsStorage } from "./driver.ts";
 import { options } from "./options.ts";
@@ -71,15 +72,6 @@ function sh(command: string): { exitCode: number; output: string } {
 /** Runs a command as the volume's owner, inside it. */
 function inside(volume: Volume, command: string): { exitCode: number; output: string } {
   return sh(`cd '${volume.path}' && setpriv --reuid ${UID} --regid ${UID} --clear-groups sh -c '${command}'`);
-}
-
-async function codeOf(promise: Promise<unknown>): Promise<string> {
-  const error = await promise.then(
-    () => null,
-    (error: unknown) => error,
-  );
-  if (!(error instanceof AgentError)) throw new Error("expected an AgentError", { cause: error });
-  return error.code;
 }
 
 function mountsBelow(directory: string): string[] {
@@ -161,7 +153,10 @@ describe.skipIf(!report.usable)(`the btrfs pool${reasons === "" ? "" : ` (${reas
     const [image, cut] = [join(host.stateDir, "pool.img"), join(root, "cut.img")];
     // The image as it lies on the disk at this moment, without anything being unmounted or flushed.
     expect(sh(`cp '${image}' '${cut}'`).exitCode).toBe(0);
+    const { uuid } = JSON.parse(readFileSync(join(host.stateDir, "pool.json"), "utf8"));
     await unmount(join(host.stateDir, "pool"), { detach: false });
+    // A cut leaves no mount: the kernel refuses the same file system again until it has quite left the first one.
+    while (existsSync(join("/sys/fs/btrfs", uuid))) await Bun.sleep(1);
     expect(sh(`mv '${cut}' '${image}'`).exitCode).toBe(0);
 
     expect(await open().openVolume("a")).toEqual(volume);
@@ -286,7 +281,16 @@ describe.skipIf(!report.usable)(`a state directory on btrfs${reasons === "" ? ""
   afterEach(async () => {
     await journal.releaseAll();
     await storage.close();
-    await unmount(mounted, { detach: false });
+    // The kernel gives back the loop device of an image in there a moment after the image's unmount.
+    const isUnmounted = (): Promise<boolean> =>
+      unmount(mounted, { detach: false }).then(
+        () => true,
+        (error: unknown) => {
+          if (isHostError(error, "EBUSY")) return false;
+          throw error;
+        },
+      );
+    while (!(await isUnmounted())) await Bun.sleep(1);
   });
 
   test("is the pool itself when its quotas are on, of the full kind too", async () => {

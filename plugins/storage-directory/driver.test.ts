@@ -18,7 +18,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ConformanceJournal } from "../../src/conformance/journal.ts";
 import type { Overshoot } from "../../src/contracts/storage.ts";
-import { AgentError } from "../../src/errors/agent-error.ts";
+import { codeOf } from "../../src/errors/testing.ts";
 import { hostFacts, noGuest, silentLog } from "../../src/registry/testing.ts";
 import { DirectoryStorage } from "./driver.ts";
 import { options } from "./options.ts";
@@ -57,15 +57,6 @@ async function open(given: object): Promise<DirectoryStorage> {
 
 function request(name: string, capMib = 64) {
   return { name, capBytes: capMib * MIB, ...ME };
-}
-
-async function codeOf(promise: Promise<unknown>): Promise<string> {
-  const error = await promise.then(
-    () => null,
-    (error: unknown) => error,
-  );
-  if (!(error instanceof AgentError)) throw new Error("expected an AgentError", { cause: error });
-  return error.code;
 }
 
 test("a volume beyond its bound is reported, and only while somebody listens", async () => {

@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import { readFile } from "node:fs/promises";
 import { Harness } from "../../src/http/testing/harness.ts";
-import { ApiError, FluxVm, UnreachableError } from "./client.ts";
+import { ApiError, type FlowPosition, FluxVm, UnreachableError } from "./client.ts";
 import { BrokenStreamError, readFrames } from "./frames.ts";
 import { currentDocument, TYPES_FILE, typesText } from "./generate-types.ts";
 import { framings } from "../../src/http/stream/framing.ts";
@@ -129,6 +129,26 @@ test("events are followed, over a restart of the agent, with a mark for what was
   expect(seen).toEqual(["sandbox.one", "lagged", "sandbox.three"]);
   abort.abort();
   await following;
+});
+
+test("flows are followed from where the last connection ended", async () => {
+  const { harness, client } = await serve();
+  const box = { id: "s", tenant: null };
+  const abort = new AbortController();
+  const flows = client.network.followFlows({ verdict: "allow" }, { signal: abort.signal });
+  cleanups.push(() => abort.abort());
+  const first = flows.next();
+  for (let waited = 0; harness.audit.length === 0 && waited < 1000; waited++) await Bun.sleep(2);
+  await Bun.sleep(20);
+  harness.flows!.packet(box, "10.0.0.1", "drop");
+  harness.flows!.packet(box, "10.0.0.2");
+  const { value } = await first;
+  expect(value).toMatchObject({ type: "fluxvm.network.flow", vm_id: "s", flow: { source: "10.0.0.2", bytes: 60 } });
+  await flows.return();
+  harness.flows!.packet(box, "10.0.0.3");
+  const after = value as FlowPosition;
+  const again = client.network.followFlows({}, { signal: abort.signal, after });
+  expect((await again.next()).value).toMatchObject({ flow: { source: "10.0.0.3" } });
 });
 
 describe("frames", () => {

@@ -1,6 +1,7 @@
 // The agent's API for programs: where it is, its sandboxes, its events, and what it says about itself.
 import { type EventFilter, type EventFrame, type FollowOptions, followEvents, listEvents } from "./events.ts";
 import { ApiError } from "./errors.ts";
+import { Network } from "./network.ts";
 import { Pools } from "./pools.ts";
 import type { CallOptions } from "./retry.ts";
 import { Sandbox } from "./sandbox.ts";
@@ -23,11 +24,14 @@ export type { EventFilter, EventFrame, EventPosition, FollowOptions } from "./ev
 export { type AttachOptions, Execution, Executions, type StartRequest } from "./execution.ts";
 export { ExecutionSocket } from "./execution-socket.ts";
 export { Files, type Path, type ReadOptions, type WriteOptions } from "./files.ts";
+export type { FlowFilter, FlowFrame, FlowPosition, FollowFlowsOptions } from "./flows.ts";
 export type { ExitedFrame, OutputFrame } from "./frames.ts";
+export { type HubbleFilter, type HubbleTextOptions, Network, type PolicyDocument } from "./network.ts";
 export { type ClaimOptions, Pools } from "./pools.ts";
 export { type ExposeOptions, Ports, type WaitOptions } from "./ports.ts";
 export type { CallOptions, RetryOptions } from "./retry.ts";
 export { Sandbox } from "./sandbox.ts";
+export { type LimitOptions, SandboxNetwork } from "./sandbox-network.ts";
 export { Snapshots } from "./snapshots.ts";
 export type { Content } from "./transport.ts";
 export type { WatchFrame } from "./watch.ts";
@@ -53,6 +57,7 @@ export interface CreateOptions extends CallOptions {
 /** Every method rejects with `ApiError` or `UnreachableError`. */
 export class FluxVm {
   readonly transport: Transport;
+  readonly network: Network;
   readonly pools: Pools;
 
   constructor({ url, token, tls }: ClientOptions) {
@@ -63,6 +68,7 @@ export class FluxVm {
       token: token ?? null,
       tls: tls ?? null,
     });
+    this.network = new Network(this.transport);
     this.pools = new Pools(this.transport);
   }
 

@@ -5,6 +5,7 @@ import { ExecutionSocket } from "./execution-socket.ts";
 import { Files } from "./files.ts";
 import { Ports } from "./ports.ts";
 import type { CallOptions } from "./retry.ts";
+import { SandboxNetwork } from "./sandbox-network.ts";
 import { Snapshots } from "./snapshots.ts";
 import { segment, type Transport } from "./transport.ts";
 import type {
@@ -27,6 +28,7 @@ import type {
 export class Sandbox {
   readonly executions: Executions;
   readonly files: Files;
+  readonly network: SandboxNetwork;
   readonly ports: Ports;
   readonly snapshots: Snapshots;
   readonly #path: string;
@@ -37,6 +39,7 @@ export class Sandbox {
   ) {
     this.executions = new Executions(transport, id);
     this.files = new Files(transport, id);
+    this.network = new SandboxNetwork(transport, id);
     this.ports = new Ports(transport, id);
     this.snapshots = new Snapshots(transport, id);
     this.#path = `/v1/sandboxes/${segment(id)}`;

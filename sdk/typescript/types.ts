@@ -24,6 +24,29 @@ export type BaselineRequest = {
   readonly paths: readonly string[];
 };
 
+export type BeginCapture = {
+  /** 10 when unset. */
+  readonly seconds?: number;
+  /** As many as are allowed when unset. */
+  readonly packets?: number;
+};
+
+export type Capture = {
+  readonly token: string;
+  readonly vm_id: string;
+  readonly interface: string;
+  readonly seconds: number;
+  readonly packets: number;
+  /** RFC 3339, UTC */
+  readonly started_at: string;
+  readonly state: "running" | "done" | "failed";
+  readonly bytes: number;
+};
+
+export type ChangeConntrack = {
+  readonly action: "flush";
+};
+
 export type Changes = {
   readonly added: readonly string[];
   /** Names that are not UTF-8, in Base64. */
@@ -63,6 +86,20 @@ export type ClaimFromPool = {
   readonly pod_uid?: string;
 };
 
+export type ConnectionEntry = {
+  readonly identity: number;
+  readonly family: 4 | 6;
+  readonly source: string;
+  readonly destination: string;
+  readonly source_port: number;
+  readonly destination_port: number;
+  /** Number of the protocol: 1 ICMP, 6 TCP, 17 UDP. */
+  readonly protocol: number;
+  /** On the host's monotonic clock. */
+  readonly last_seen_ns: number;
+  readonly origin: "egress" | "reply";
+};
+
 export type CreatePool = {
   /** 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'. */
   readonly name: string;
@@ -91,6 +128,8 @@ export type CreateSandbox = {
   readonly backend_request?: Readonly<Record<string, unknown>>;
   /** Template of a virtual machine. */
   readonly template?: string;
+  /** With `template`: its network instead of the template's, such as `{"mode": "tap"}`. */
+  readonly network?: Readonly<Record<string, unknown>>;
   /** Specification of a virtual machine, for the agent's own engine. */
   readonly spec?: Readonly<Record<string, unknown>>;
   /** Container image. Not in this build. */
@@ -131,7 +170,13 @@ export type CreateVm = {
   readonly disk_size_gib?: number | null;
   readonly network?: Readonly<Record<string, unknown>>;
   readonly machine?: string | null;
+  readonly fluxvm_engine?: string | null;
+  readonly isolation?: string | null;
   readonly [name: string]: unknown;
+};
+
+export type DeletedName = {
+  readonly deleted: string;
 };
 
 export type DirectoryMade = {
@@ -154,6 +199,24 @@ export type DoctorCheck = {
   readonly state: "ok" | "info" | "warning" | "failed";
   readonly found: string;
   readonly remedy: string | null;
+};
+
+export type DropReason = {
+  readonly identity: number;
+  readonly family: 4 | 6;
+  readonly source: string;
+  readonly destination: string;
+  readonly source_port: number;
+  readonly destination_port: number;
+  /** Number of the protocol: 1 ICMP, 6 TCP, 17 UDP. */
+  readonly protocol: number;
+  readonly packets: number;
+  readonly bytes: number;
+  /** On the host's monotonic clock. */
+  readonly last_seen_ns: number;
+  readonly reason_code: number;
+  readonly reason: string;
+  readonly action: "drop" | "audit";
 };
 
 export type DryRun = {
@@ -201,6 +264,32 @@ export type DryRunRequest = {
   readonly timeout_seconds?: number;
   /** Absolute paths from the root of what the sandbox may write. */
   readonly paths?: readonly string[];
+};
+
+export type EffectiveNetwork = {
+  readonly vm_id: string;
+  readonly vm_identity: number;
+  readonly declared: NetworkPolicy;
+  readonly membership: {
+    /** Groups that the policy names. */
+    readonly vm_groups: readonly string[];
+    /** Labels of the policy. */
+    readonly vm_labels: readonly string[];
+    readonly matched: readonly NetworkGroup[];
+    /** The sandbox's own, then those of its groups. */
+    readonly identities: readonly number[];
+  };
+  readonly effective: NetworkPolicy;
+  readonly group_identities: readonly number[];
+  /** Destinations that are not in `allow_cidrs` are denied. */
+  readonly enforce_cidrs: boolean;
+  readonly enforce_ports: boolean;
+  readonly anti_spoof: boolean;
+  /** Host names without an address that could be allowed. */
+  readonly unresolved_names: readonly string[];
+  /** Fields that only a program in the kernel enforces. */
+  readonly native_only: readonly string[];
+  readonly fingerprint: string;
 };
 
 export type Error = {
@@ -255,6 +344,14 @@ export type Error = {
     | "PLUGIN_NOT_FOUND"
     | "PLUGIN_REFUSED"
     | "PLUGIN_FAULT"
+    | "NETWORK_FAILED"
+    | "DATAPLANE_FAILED"
+    | "POLICY_INVALID"
+    | "NETWORK_GROUP_NOT_FOUND"
+    | "CNP_NOT_FOUND"
+    | "ADDRESSES_EXHAUSTED"
+    | "CAPTURE_NOT_FOUND"
+    | "CAPTURE_BUSY"
     | "POOL_NOT_FOUND"
     | "POOL_EXISTS"
     | "POOL_EMPTY"
@@ -458,6 +555,82 @@ export type FilesRemoved = {
   readonly removed: number;
 };
 
+export type Flow = {
+  readonly identity: number;
+  readonly family: 4 | 6;
+  readonly source: string;
+  readonly destination: string;
+  readonly source_port: number;
+  readonly destination_port: number;
+  /** Number of the protocol: 1 ICMP, 6 TCP, 17 UDP. */
+  readonly protocol: number;
+  readonly verdict: "allow" | "drop";
+  readonly packets: number;
+  readonly bytes: number;
+  /** On the host's monotonic clock. */
+  readonly last_seen_ns: number;
+};
+
+export type HubbleFlow = {
+  /** RFC 3339, UTC */
+  readonly time: string;
+  readonly verdict: "FORWARDED" | "DROPPED" | "AUDIT";
+  readonly drop_reason_desc: string | null;
+  readonly IP: {
+    readonly source: string;
+    readonly destination: string;
+    readonly ipVersion: string;
+  };
+  readonly l4: {
+    readonly protocol: string;
+    readonly source_port: number;
+    readonly destination_port: number;
+  };
+  readonly source: {
+    readonly identity: number;
+    readonly labels: readonly string[];
+    readonly pod_name: string;
+  };
+  readonly destination: {
+    readonly identity: number;
+    readonly labels: readonly string[];
+    readonly pod_name: string;
+  };
+  readonly Type: string;
+  readonly node_name: string;
+  readonly traffic_direction: string;
+  readonly summary: string;
+  readonly packets: number;
+  readonly bytes: number;
+  readonly hops: readonly {
+    readonly index: number;
+    readonly name: string;
+    readonly role: string;
+    readonly detail: string;
+  }[];
+};
+
+export type Ipam = {
+  /** Blocks of addresses, one a sandbox. */
+  readonly capacity: number;
+  readonly allocated: number;
+  readonly free: number;
+  readonly utilization_percent: number;
+  readonly near_exhaustion: boolean;
+};
+
+export type IpcacheEntry = {
+  readonly ip: string;
+  readonly identity: number;
+  /** The nil UUID for what is elsewhere. */
+  readonly vm_id: string;
+};
+
+export type LearnedAddress = {
+  readonly ip: string | null;
+  readonly source: string | null;
+};
+
 export type ListeningPort = {
   /** TCP port inside the sandbox. */
   readonly port: number;
@@ -479,6 +652,146 @@ export type MemoryUse = {
   } | null;
   /** No backend of this build has one. */
   readonly balloon: null;
+};
+
+export type MigrationState = {
+  readonly phase: "running" | "quiescing" | "restoring";
+};
+
+export type NamesRefreshed = {
+  readonly refreshed: number;
+};
+
+export type NetworkEdge = {
+  readonly anti_spoof: boolean | null;
+  readonly learn_ip: boolean | null;
+  readonly mac: string | null;
+  readonly ipv4: string | null;
+  readonly ipv6: string | null;
+  readonly dns_names: readonly string[] | null;
+  readonly sni_names: readonly string[] | null;
+  readonly max_egress_mbps: number | null;
+  readonly max_egress_pps: number | null;
+};
+
+export type NetworkEndpoint = {
+  readonly id: number;
+  readonly uuid: string;
+  readonly name: string;
+  readonly identity: number;
+  readonly identity_source: string;
+  readonly "identity-labels": readonly string[];
+  readonly networking: {
+    readonly addressing: readonly {
+      readonly ipv4: string | null;
+      readonly ipv6: string | null;
+    }[];
+  };
+  readonly state: "ready";
+  readonly policy: {
+    readonly ingress: boolean;
+    readonly egress: boolean;
+    readonly audit: boolean;
+  };
+};
+
+export type NetworkGroup = {
+  readonly name: string;
+  /** Sorted; the group applies to sandboxes that have all of them. */
+  readonly labels: readonly string[];
+  readonly policy: NetworkPolicy;
+  readonly identity: number;
+  /** Lower ones are listed first. */
+  readonly priority: number;
+  readonly description: string | null;
+};
+
+export type NetworkHealth = {
+  readonly mode: string;
+  readonly required: boolean;
+  readonly default_allow: boolean;
+  readonly bpf_object: string | null;
+  readonly bpf_object_present: boolean;
+  readonly pin_root_present: boolean;
+  readonly bpffs_present: boolean;
+  readonly cilium_socket_present: boolean;
+  readonly groups: number;
+  readonly policies: number;
+  readonly ipcache_entries: number;
+  readonly ok: boolean;
+  readonly notes: readonly string[];
+};
+
+export type NetworkIdentity = {
+  readonly id: number;
+  readonly name: string;
+  readonly labels: readonly string[];
+  readonly reserved: boolean;
+};
+
+export type NetworkPolicy = {
+  /** What no rule names is allowed; a list of what is allowed forbids the rest. */
+  readonly default_allow: boolean;
+  /** Ranges that may be reached, such as "10.0.0.0/8" or "fd00::/8". */
+  readonly allow_cidrs: readonly string[];
+  /** Ports that may be reached, such as "tcp/443", "udp/53" or "icmp/0"; with ranges, both must fit. */
+  readonly allow_ports: readonly string[];
+  readonly max_egress_mbps: number | null;
+  readonly max_egress_pps: number | null;
+  /** One in this many allowed packets is an event; 0 none. */
+  readonly sample_rate: number;
+  /** Ranges that may not be reached, whatever allows them. */
+  readonly deny_cidrs: readonly string[];
+  /** ICMP to what is not denied. */
+  readonly allow_icmp: boolean;
+  /** Names of groups that apply. */
+  readonly groups: readonly string[];
+  /** Labels by which groups apply. */
+  readonly labels: readonly string[];
+  /** Host names whose public addresses may be reached; one without an address allows nothing. */
+  readonly allow_fqdns: readonly string[];
+  /** Words for ranges: "world", "host", "cluster" and others. */
+  readonly entities: readonly string[];
+  /** What would be denied is recorded and let through. */
+  readonly audit_mode: boolean;
+  /** UDP and SCTP are denied, except for DHCP and the names of the sandbox's own gateway. */
+  readonly deny_udp: boolean;
+};
+
+export type NetworkSnapshot = {
+  readonly health: NetworkHealth;
+  readonly ipam: Ipam;
+  readonly groups: number;
+  readonly documents: number;
+  readonly remote_ranges: number;
+  /** Names that policies in force have. */
+  readonly host_names: readonly string[];
+  readonly endpoints: readonly NetworkEndpoint[];
+};
+
+export type NetworkStats = {
+  readonly allowed_packets: number;
+  readonly allowed_bytes: number;
+  readonly dropped_packets: number;
+  readonly dropped_bytes: number;
+};
+
+export type NetworkStatus = {
+  /** `ebpf`, `legacy` or `cilium`. */
+  readonly mode: string;
+  readonly required: boolean;
+  /** Our programs are on the interface; never so where nftables decides. */
+  readonly attached: boolean;
+  readonly interface: string | null;
+  readonly identity: number;
+  readonly pin_dir: string | null;
+  readonly schema_version: number | null;
+  readonly schema_compatible: boolean;
+  /** What is in force is what is declared. */
+  readonly policy_synced: boolean;
+  readonly method: string | null;
+  readonly policy: NetworkPolicy;
+  readonly fault: string | null;
 };
 
 export type Ok = {
@@ -596,6 +909,16 @@ export type Readiness = {
   }[];
 };
 
+export type RemoteRangesDeleted = {
+  readonly identity: number;
+  readonly deleted: number;
+};
+
+export type RemoteRangesSet = {
+  readonly identity: number;
+  readonly upserted: number;
+};
+
 export type ResizePool = {
   /** How many wait, from 1 to 256. */
   readonly size: number;
@@ -667,6 +990,64 @@ export type SandboxLogs = {
   readonly health: null;
   /** The last lines of the console. */
   readonly log: string;
+};
+
+export type SetNetworkEdge = {
+  readonly anti_spoof?: boolean | null;
+  readonly learn_ip?: boolean | null;
+  readonly mac?: string | null;
+  readonly ipv4?: string | null;
+  readonly ipv6?: string | null;
+  readonly dns_names?: readonly string[] | null;
+  readonly sni_names?: readonly string[] | null;
+  readonly max_egress_mbps?: number | null;
+  readonly max_egress_pps?: number | null;
+};
+
+export type SetNetworkGroup = {
+  /** 1 to 64 of A-Z, a-z, 0-9, _ and -. */
+  readonly name: string;
+  /** 1 to 128 of A-Z, a-z, 0-9 and =/.:_- each. */
+  readonly labels?: readonly string[];
+  readonly policy?: SetNetworkPolicy;
+  /** From 65536 to 268435455; of the labels when it is missing. */
+  readonly identity?: number;
+  readonly priority?: number;
+  readonly description?: string;
+};
+
+export type SetNetworkPolicy = {
+  /** What no rule names is allowed; a list of what is allowed forbids the rest. */
+  readonly default_allow?: boolean;
+  /** Ranges that may be reached, such as "10.0.0.0/8" or "fd00::/8". */
+  readonly allow_cidrs?: readonly string[];
+  /** Ports that may be reached, such as "tcp/443", "udp/53" or "icmp/0"; with ranges, both must fit. */
+  readonly allow_ports?: readonly string[];
+  readonly max_egress_mbps?: number | null;
+  readonly max_egress_pps?: number | null;
+  /** One in this many allowed packets is an event; 0 none. */
+  readonly sample_rate?: number;
+  /** Ranges that may not be reached, whatever allows them. */
+  readonly deny_cidrs?: readonly string[];
+  /** ICMP to what is not denied. */
+  readonly allow_icmp?: boolean;
+  /** Names of groups that apply. */
+  readonly groups?: readonly string[];
+  /** Labels by which groups apply. */
+  readonly labels?: readonly string[];
+  /** Host names whose public addresses may be reached; one without an address allows nothing. */
+  readonly allow_fqdns?: readonly string[];
+  /** Words for ranges: "world", "host", "cluster" and others. */
+  readonly entities?: readonly string[];
+  /** What would be denied is recorded and let through. */
+  readonly audit_mode?: boolean;
+  /** UDP and SCTP are denied, except for DHCP and the names of the sandbox's own gateway. */
+  readonly deny_udp?: boolean;
+};
+
+export type SetRemoteRanges = {
+  readonly identity: number;
+  readonly cidrs: readonly string[];
 };
 
 export type SetResources = {

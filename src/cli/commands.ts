@@ -7,6 +7,10 @@ import { eventsCommand } from "./commands/events.ts";
 import { initCommand } from "./commands/init.ts";
 import { installCommands } from "./commands/install.ts";
 import { machineCommands } from "./commands/machine.ts";
+import { networkFabricCommands } from "./commands/network-fabric.ts";
+import { networkPolicyCommands } from "./commands/network-policy.ts";
+import { networkSetupCommands } from "./commands/network-setup.ts";
+import { networkTrafficCommands } from "./commands/network-traffic.ts";
 import { pluginCommands } from "./commands/plugin.ts";
 import { sandboxCommands } from "./commands/sandbox.ts";
 import { sandboxCopyCommands } from "./commands/sandbox-copy.ts";
@@ -60,6 +64,10 @@ export const commands: readonly Command[] = [
   ...sandboxPortCommands,
   ...machineCommands,
   eventsCommand,
+  ...networkPolicyCommands,
+  ...networkTrafficCommands,
+  ...networkFabricCommands,
+  ...networkSetupCommands,
   ...templateCommands,
   ...poolCommands,
   ...configCommands,

@@ -3,3 +3,18 @@ declare module "*.service" {
   const text: string;
   export default text;
 }
+
+declare module "*/ga.toml" {
+  const text: string;
+  export default text;
+}
+
+declare module "*/prod.toml" {
+  const text: string;
+  export default text;
+}
+
+declare module "*/lab.toml" {
+  const text: string;
+  export default text;
+}

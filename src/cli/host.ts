@@ -5,17 +5,21 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { FileLock } from "../../ffi/host/files.ts";
 import { landlockAbi } from "../../ffi/host/landlock.ts";
+import { hostTableState, removeHostTable } from "../../plugins/host/host-table.ts";
 import { builtInPlugins } from "../../plugins/index.ts";
 import { pluginOptions } from "../agent.ts";
 import type { Config } from "../config/schema.ts";
 import type { HostFacts } from "../contracts/plugin.ts";
+import type { HostTableState } from "../doctor/check.ts";
 import { prepareNativeFiles } from "../native-files.ts";
 import { discoverExternal } from "../registry/external.ts";
 import { probePlugins, type Registration } from "../registry/registry.ts";
 import type { PluginReport } from "../registry/report.ts";
 
+type Directories = Pick<Config, "state_dir" | "run_dir">;
+
 /** Facts of this host with the native files in place for as long as `use` runs. */
-export async function withHostFacts<T>(config: Config, use: (facts: HostFacts) => Promise<T>): Promise<T> {
+export async function withHostFacts<T>(config: Directories, use: (facts: HostFacts) => Promise<T>): Promise<T> {
   const kept = join(config.state_dir, "bin");
   if (await canWrite(config.state_dir)) return use(await prepareNativeFiles(config, kept));
   const temporary = await mkdtemp(join(tmpdir(), "fluxctl-"));
@@ -34,6 +38,14 @@ export async function probeHost(config: Config, facts: HostFacts): Promise<reado
   ];
   return probePlugins({ registrations, host: facts, optionsOf: pluginOptions(config) });
 }
+
+/** The nftables table of the agent; null for an ordinary user and where it cannot be listed. */
+export async function hostTable(): Promise<HostTableState | null> {
+  return process.geteuid?.() === 0 ? await hostTableState().catch(() => null) : null;
+}
+
+/** Removes it. Rejects with `CAPABILITY_MISSING` without nft, and `NETWORK_FAILED`. */
+export const dropHostTable = (): Promise<void> => removeHostTable();
 
 /** The kernel's Landlock version; 0 without Landlock. */
 export const kernelLandlockAbi = landlockAbi;

@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
-import { mkdir, mkdtemp, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { installSteps, PLACES, uninstallSteps } from "./installation.ts";
+import { installSteps, PLACES, runDirStep, uninstallSteps } from "./installation.ts";
 import { fluxctl } from "./testing/stub-agent.ts";
 
 let root = "";
@@ -116,6 +116,19 @@ describe("uninstall", () => {
     expect(existsSync(at(PLACES.configDir))).toBe(false);
     expect(existsSync(at(PLACES.stateDir))).toBe(false);
     expect(await uninstallSteps({ root, purge: true })).toEqual([]);
+  });
+
+  test("--purge leaves of the run directory what other agents of the host share, and nothing without any", async () => {
+    const run = at(PLACES.runDir);
+    await mkdir(join(run, "claims"), { recursive: true });
+    await mkdir(join(run, "sandboxes/one"), { recursive: true });
+    await writeFile(join(run, "agent.lock"), "");
+    const shared = runDirStep(run, new Set(["claims", "resolver"]));
+    expect(shared.text).toContain("but what other agents");
+    await shared.take();
+    expect(await readdir(run)).toEqual(["claims"]);
+    await runDirStep(run, new Set()).take();
+    expect(existsSync(run)).toBe(false);
   });
 
   test("--purge refuses while sandboxes have files", async () => {

@@ -76,14 +76,17 @@ export async function installSteps(options: InstallOptions): Promise<readonly St
   }
   if (await systemdRuns(options.root)) {
     steps.push(systemctl("daemon-reload"), systemctl("enable", UNIT));
-    if (options.start) steps.push(systemctl("restart", UNIT), answers(at(PLACES.config)));
+    if (options.start) steps.push(...restartSteps(at(PLACES.config)));
   }
   return steps;
 }
 
+/** Restarts the agent, and waits until it has found its sandboxes again. */
+export const restartSteps = (config: string): readonly Step[] => [systemctl("restart", UNIT), answers(config)];
+
 export interface UninstallOptions {
   readonly root: string;
-  /** Also the configuration and the state. */
+  /** Also the configuration, the state, and what it has of the host. */
   readonly purge: boolean;
 }
 
@@ -94,17 +97,41 @@ export async function uninstallSteps({ root, purge }: UninstallOptions): Promise
   const steps: Step[] = [];
   const systemd = await systemdRuns(root);
   if (systemd && (await exists(PLACES.unit))) steps.push(systemctl("disable", "--now", UNIT));
+  const leaving = purge && root === "/" && process.geteuid?.() === 0 ? await leavingThisHost() : null;
+  steps.push(...(leaving?.steps ?? []));
   for (const path of [PLACES.unit, PLACES.program]) {
     if (await exists(at(path))) steps.push({ text: `remove ${at(path)}`, take: () => rm(at(path), { force: true }) });
   }
   if (systemd) steps.push(systemctl("daemon-reload"));
   if (purge) {
-    for (const path of [PLACES.configDir, PLACES.stateDir, PLACES.runDir]) {
+    for (const path of [PLACES.configDir, PLACES.stateDir]) {
       if (await exists(at(path)))
         steps.push({ text: `remove ${at(path)} and all in it`, take: () => removeTree(at(path)) });
     }
+    if (await exists(at(PLACES.runDir))) steps.push(runDirStep(at(PLACES.runDir), leaving?.needed ?? new Set()));
   }
   return steps;
+}
+
+async function leavingThisHost() {
+  const { leavingOf } = await import("./leaving.ts");
+  const extraPins = process.env.FLUXVM_BPF_PIN_ROOT;
+  return await leavingOf({
+    stateDir: PLACES.stateDir,
+    runDir: PLACES.runDir,
+    ...(extraPins?.startsWith("/") === true ? { extraPins } : {}),
+  });
+}
+
+/** `needed`: entries that other agents of the host share, and whose directory therefore stays. */
+export function runDirStep(path: string, needed: ReadonlySet<string>): Step {
+  if (needed.size === 0) return { text: `remove ${path} and all in it`, take: () => removeTree(path) };
+  return {
+    text: `remove all in ${path} but what other agents of this host use`,
+    take: async () => {
+      for (const name of await readdir(path)) if (!needed.has(name)) await removeTree(join(path, name));
+    },
+  };
 }
 
 /** Sandboxes live on without an agent; their files must not vanish below them. */

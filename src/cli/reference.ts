@@ -21,7 +21,7 @@ export function commandLineReference(commands: readonly Command[]): string {
     "fluxctl sandbox changes $ID                   # + /out, - /hello.py",
     "fluxctl sandbox dry-run $ID -- 'rm -rf *'     # shows what it would change, keeps nothing",
     "fluxctl sandbox shell $ID                     # a terminal, as with ssh",
-    "fluxctl sandbox cp -r src $ID:/src            # and back: cp -r $ID:/out out",
+    "fluxctl sandbox cp -r src $ID:/src            # and back: cp $ID:/out out",
     "fluxctl sandbox delete $ID",
     "",
     "VM=$(fluxctl create --template micro --ready exec)",

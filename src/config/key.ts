@@ -1,9 +1,14 @@
 // The kinds of value that a configuration key can have. Each carries its description, which is the text of the generated
 // file, of `docs/configuration.md` and of error messages; nothing about a key is written twice.
 import { z } from "zod";
+import { parseCidr } from "../network/cidr.ts";
+import { parsePort } from "../network/ports.ts";
+import { limits } from "./limits.ts";
 
 const PATH_PATTERN = /^\/[^\0]*$/;
 const TCP_PATTERN = /^(?:\[[0-9A-Fa-f:.]+\]:\d{1,5}|[A-Za-z0-9.-]+:\d{1,5})$/;
+/** What the program that drops them has room for. */
+const BLOCKED_CIDRS_MAX = 4096;
 const LISTEN_PATTERN = new RegExp(`^unix:/[^\\0]+$|${TCP_PATTERN.source}`);
 
 /** What a key knows about itself beside its type. `later`: its feature is not in this build. `secret`: never shown. */
@@ -34,6 +39,26 @@ export const textWithDefault = (value: string, description: string) =>
   z.string().max(4096).default(value).meta({ description });
 
 export const texts = (description: string) => z.array(z.string().min(1).max(4096)).default([]).meta({ description });
+
+const range = z.string().refine((text) => parseCidr(text) !== null, {
+  error: 'expected a range such as "10.0.0.0/8" or "fd00::/8"',
+});
+
+/** Ranges of addresses, as a policy has them. */
+export const cidrs = (description: string) =>
+  z.array(range).max(limits.policyListMax).default([]).meta({ description, expected: "a list of address ranges" });
+
+/** Ranges that the host's interface drops. */
+export const blockedCidrs = (description: string) =>
+  z.array(range).max(BLOCKED_CIDRS_MAX).default([]).meta({ description, expected: "a list of address ranges" });
+
+/** Ports, as a policy has them. */
+export const ports = (description: string) =>
+  z
+    .array(z.string().refine((text) => parsePort(text) !== null, { error: 'expected "tcp/443", "udp/53" or "icmp/0"' }))
+    .max(limits.policyPortsMax)
+    .default([])
+    .meta({ description, expected: 'a list of ports such as "tcp/443"' });
 
 export const path = (value: string, description: string) =>
   z.string().regex(PATH_PATTERN).max(4096).default(value).meta({ description, expected: "an absolute path" });

@@ -48,6 +48,13 @@ export const limits = {
   /** Taking, restoring or removing a snapshot: mostly the time to write a guest's memory. */
   snapshotTimeoutMs: 300 * 1000,
 
+  // Dataplane.
+  /** A power of two; eight connections each are remembered in the kernel. */
+  connectionBucketsPerSandbox: 512,
+  attachmentsRepairedAtOnce: 16,
+  hooksLookedAtAgainMs: 10 * 1000,
+  networksLookedAtMs: 20 * 1000,
+
   // Commands.
   commandMaxBytes: 1 * MIB,
   outputMaxBytes: 16 * MIB,
@@ -164,6 +171,41 @@ export const limits = {
   poolRetryMinMs: 5 * 1000,
   poolRetryMaxMs: 5 * 60 * 1000,
 
+  // Networks.
+  /** Ranges, and host names, in one list of a policy. */
+  policyListMax: 1024,
+  policyNamesMax: 256,
+  policyPortsMax: 256,
+  policyLabelsMax: 64,
+  /** Ranges that one sandbox's compiled policy may have, allowed and denied. */
+  policyRangesMax: 4096,
+  /** More groups than this are refused, never left out. */
+  groupsPerSandboxMax: 8,
+  networkGroupsMax: 1024,
+  networkFileMaxBytes: 16 * MIB,
+  remoteRangesMax: 16_384,
+  /** Addresses of one host name; more are not allowed, as if they were not its. */
+  nameAddressesMax: 32,
+  nameTtlMinMs: 5 * 1000,
+  /** A name that nobody answers for is asked for again after this long. */
+  nameRetryMs: 30 * 1000,
+  nameTtlMaxMs: 3600 * 1000,
+  /** How long an address stays its name's after the last answer that had it. */
+  nameAddressKeepMs: 10 * 60 * 1000,
+  nameResolveTimeoutMs: 3 * 1000,
+  namesResolvedAtOnceMax: 16,
+  flowsPageDefault: 100,
+  flowsPageMax: 4096,
+  /** How often the flows of all sandboxes are read while somebody follows, how many at a time, and how many are kept. */
+  flowPollMs: 1000,
+  flowsPerPassMax: 8192,
+  flowRingMax: 16_384,
+  captureSecondsMax: 30,
+  capturePacketsMax: 20_000,
+  capturesKeptMax: 16,
+  /** What is kept of each packet. */
+  captureSnapBytes: 1600,
+
   // Files.
   fileMaxBytes: 64 * MIB,
   pathMaxBytes: 4096,
@@ -244,4 +286,5 @@ holds(
   "the windows of all channels of a connection fit their sum",
 );
 holds(limits.sshUnsentBytes + limits.executionReadBytes < limits.sshUnsentMaxBytes, "output alone never stops reading");
+holds(limits.flowsPerPassMax < limits.flowRingMax, "a follower that keeps up gets every flow of a pass");
 holds(limits.sftpDataMaxBytes + 512 <= limits.sftpPacketMaxBytes, "content and its packet's fields fit a packet");

@@ -31,7 +31,7 @@ describe("what is accepted", () => {
   test("the reference's defaults", () => {
     const config = parseConfig("", "f");
     expect(config.listen).toBe("127.0.0.1:7788");
-    expect(config.sandbox.dataplane.mode).toBe("ebpf");
+    expect(config.sandbox.dataplane).toMatchObject({ mode: null, required: null, default_allow: true, sample_rate: 0 });
     expect(config.sandbox.procbox).toEqual({
       enabled: false,
       best_effort: false,
@@ -50,7 +50,7 @@ describe("what is accepted", () => {
   });
 
   test("a later key at its default", () => {
-    parseConfig('[sandbox.dataplane]\nmode = "ebpf"\nrequired = true\n[sandbox]\nwarm_slots = 0', "f");
+    parseConfig("[jailer]\nenabled = false\n[sandbox]\nwarm_slots = 0", "f");
   });
 
   test("tokens, plugin options and a unix socket", () => {
@@ -115,13 +115,38 @@ describe("what is refused, with file, line, key, expectation and nearest key", (
     ],
     [
       "a later key",
-      "[sandbox.dataplane]\nmode = 'legacy'",
-      'fluxvm.toml:2: sandbox.dataplane.mode: not available in this build; expected its default, "ebpf", or no such key',
+      "[jailer]\nenabled = true",
+      "fluxvm.toml:2: jailer.enabled: not available in this build; expected its default, false, or no such key",
     ],
     [
       "a later array of tables",
       "[[policy.tenants]]\ntenant = 'a'",
       "fluxvm.toml:1: policy.tenants: not available in this build; expected no such key",
+    ],
+    [
+      "a range without its length",
+      "[sandbox.dataplane]\nallow_cidrs = [\n'10.0.0.0/8',\n'10.0.0.1',\n]",
+      'fluxvm.toml:4: sandbox.dataplane.allow_cidrs[1]: expected a range such as "10.0.0.0/8" or "fd00::/8"',
+    ],
+    [
+      "a port without its protocol",
+      "[sandbox.dataplane]\nallow_ports = ['tcp/443', '80']",
+      'fluxvm.toml:2: sandbox.dataplane.allow_ports[1]: expected "tcp/443", "udp/53" or "icmp/0"',
+    ],
+    [
+      "XDP on no interface",
+      "[sandbox.dataplane.xdp]\nenabled = true",
+      "fluxvm.toml:1: sandbox.dataplane.xdp.interface: expected the interface that sandbox.dataplane.xdp.enabled attaches to",
+    ],
+    [
+      "XDP on what is no interface",
+      "[sandbox.dataplane.xdp]\ninterface = 'a/b'",
+      "fluxvm.toml:2: sandbox.dataplane.xdp.interface: expected the name of an interface, 1 to 15 characters",
+    ],
+    [
+      "XDP beside Cilium",
+      "[sandbox.dataplane]\nmode = 'cilium'\n[sandbox.dataplane.xdp]\nenabled = true\ninterface = 'eth9'",
+      'fluxvm.toml:4: sandbox.dataplane.xdp.enabled: expected false where sandbox.dataplane.mode is "cilium", which has XDP programs of its own',
     ],
     [
       "an open address without tokens",

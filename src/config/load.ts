@@ -37,6 +37,15 @@ export function defaultConfigPath(environment: NodeJS.ProcessEnv = process.env):
   return join(base?.startsWith("/") ? base : join(homedir(), ".config"), "fluxvm", "config.toml");
 }
 
+/** The file that `loadConfig` reads, or null where it reads none. */
+export async function configPath(
+  path: string | undefined,
+  environment: NodeJS.ProcessEnv = process.env,
+): Promise<string | null> {
+  const named = path ?? (environment.FLUXVM_CONFIG || undefined);
+  return named ?? (await firstExisting([defaultConfigPath(environment), SYSTEM_PATH]));
+}
+
 /**
  * Loads the file named by `path`, else by `FLUXVM_CONFIG`, else the default one if it exists, else all defaults.
  * Throws `AgentError` `CONFIG_INVALID`.
@@ -45,8 +54,7 @@ export async function loadConfig(
   path: string | undefined,
   environment: NodeJS.ProcessEnv = process.env,
 ): Promise<LoadedConfig> {
-  const named = path ?? (environment.FLUXVM_CONFIG || undefined);
-  const file = named ?? (await firstExisting([defaultConfigPath(environment), SYSTEM_PATH]));
+  const file = await configPath(path, environment);
   if (file === null) return { config: configSchema.parse({}), path: null, warnings: [] };
   const { source, mode } = await readSource(file);
   const config = parseConfig(source, file);

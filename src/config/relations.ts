@@ -3,11 +3,15 @@ import { isLoopbackListen, parseListen } from "./listen.ts";
 import { parsePublicKey } from "./public-key.ts";
 import type { Config } from "./schema.ts";
 import type { KeyPath } from "./toml-lines.ts";
+import { uidRanges } from "./uids.ts";
 
 /** Highest uid that is not the "no such user" value. */
 const UID_MAX = 4_294_967_294;
 /** Highest vsock id that does not mean "any". */
 const CID_MAX = 4_294_967_294;
+
+/** Last block of sixteen addresses in 169.254.0.0/16. */
+const BLOCK_MAX = 4095;
 
 export interface Relation {
   readonly key: KeyPath;
@@ -20,6 +24,8 @@ const together = (first: KeyPath, second: KeyPath, broken: (config: Config) => b
   broken,
   message: `expected together with ${second.join(".")}; one is set without the other`,
 });
+
+const XDP = ["sandbox", "dataplane", "xdp"] as const;
 
 const PROCBOX = ["sandbox", "procbox"] as const;
 
@@ -113,13 +119,37 @@ export const relations: readonly Relation[] = [
   },
   {
     key: [...PROCBOX, "uid_base"],
-    broken: ({ sandbox: { procbox } }) => procbox.uid_base + 2 * procbox.uid_count - 1 > UID_MAX,
+    broken: ({ sandbox: { procbox } }) => {
+      const { first, count } = uidRanges(procbox).all;
+      return first + count - 1 > UID_MAX;
+    },
     message: `the pool ends beyond the highest uid, ${UID_MAX}`,
   },
   {
     key: ["sandbox", "vsock", "cid_base"],
     broken: ({ sandbox: { vsock } }) => vsock.cid_base + vsock.cid_count - 1 > CID_MAX,
     message: `the range ends beyond the highest id of a machine, ${CID_MAX}`,
+  },
+  {
+    key: [...XDP, "interface"],
+    broken: ({ sandbox: { dataplane } }) => dataplane.xdp.enabled && dataplane.xdp.interface === null,
+    message: "expected the interface that sandbox.dataplane.xdp.enabled attaches to",
+  },
+  {
+    key: [...XDP, "interface"],
+    broken: ({ sandbox: { dataplane } }) =>
+      dataplane.xdp.interface !== null && !/^[A-Za-z0-9_.-]{1,15}$/.test(dataplane.xdp.interface),
+    message: "expected the name of an interface, 1 to 15 characters",
+  },
+  {
+    key: [...XDP, "enabled"],
+    broken: ({ sandbox: { dataplane } }) => dataplane.xdp.enabled && dataplane.mode === "cilium",
+    message: 'expected false where sandbox.dataplane.mode is "cilium", which has XDP programs of its own',
+  },
+  {
+    key: ["sandbox", "addresses", "block_base"],
+    broken: ({ sandbox: { addresses } }) => addresses.block_base + addresses.block_count - 1 > BLOCK_MAX,
+    message: `the range ends beyond the last block, ${BLOCK_MAX}`,
   },
   inSection("backend", "procbox", "sandbox.procbox"),
   inSection("storage", "btrfs", "storage"),

@@ -107,6 +107,9 @@ export function configurationReference(): string {
     "| `FLUXVM_TOKEN` | client commands | Bearer token. |",
     "| `FLUXVM_CA` | client commands | PEM file of the authority that signs the agent's certificate. |",
     "| `FLUXVM_CERT`, `FLUXVM_KEY` | client commands | PEM files of the client's certificate and key (mTLS). |",
+    "| `FLUXVM_BPF_META_ROOT` | `fluxctl serve`, `fluxctl uninstall --purge` | Where it is written down what is attached, instead of `<run_dir>/ebpf`; one agent's alone, and not to be changed while sandboxes run. |",
+    "| `FLUXVM_BPF_PIN_ROOT` | `fluxctl uninstall --purge` | One more place of pins to clear. |",
+    "| `FLUXVM_TCX` | `fluxctl serve` | `off`: the dataplane attaches by clsact filters; `required`: by TCX links or not at all. |",
   ];
   return `${text.join("\n")}\n`;
 }

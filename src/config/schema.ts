@@ -2,7 +2,9 @@
 // does not have are marked `later`; `load.ts` refuses them when they are set to anything but their default.
 import { z } from "zod";
 import {
+  blockedCidrs,
   choice,
+  cidrs,
   flag,
   integer,
   later,
@@ -16,6 +18,7 @@ import {
   optionalText,
   path,
   paths,
+  ports,
   secret,
   table,
   tables,
@@ -27,6 +30,7 @@ import { limits } from "./limits.ts";
 import { parsePublicKey } from "./public-key.ts";
 
 const INTEGER_MAX = Number.MAX_SAFE_INTEGER;
+const UINT32_MAX = 0xffff_ffff;
 const YEAR_SECS = 366 * 24 * 3600;
 const MEMORY_MIB_MAX = 16 * 1024 * 1024;
 const BACKENDS = ["qemu", "cloud-hypervisor", "firecracker", "flux-vm", "vz"] as const;
@@ -43,7 +47,10 @@ const auth = table("Who may call the API. Without tokens only loopback callers a
     name: optionalText("Name of the token in logs and quotas; a hash of the token when unset."),
     tenant: optionalText("Binds the token to one tenant: it sees and makes nothing else."),
   }),
-  require: flag(false, "Demand a token even on loopback."),
+  require: flag(
+    false,
+    "Serve nobody while there are no tokens, not even on loopback. Once there are, everybody needs one.",
+  ),
   max_vms_per_token: optionalInteger(1, INTEGER_MAX, "Sandboxes that one token may have at a time."),
   max_memory_mib_per_token: optionalInteger(1, INTEGER_MAX, "Memory in MiB over all sandboxes of one token."),
   rate_limit_rps: optionalInteger(1, 1_000_000, "Requests a second and caller; needs rate_limit_burst."),
@@ -90,8 +97,13 @@ const procbox = table("Process sandboxes: commands confined by the kernel, witho
   max_memory_mib: integer(2048, 64, MEMORY_MIB_MAX, "Most memory in MiB that a sandbox may ask for."),
   max_processes: integer(4096, 1, 4_194_304, "Most processes that a sandbox may have."),
   max_workspace_mib: integer(1024, 16, MEMORY_MIB_MAX, "Bound on a sandbox's files in MiB."),
-  uid_base: integer(200_000, 1, 4_000_000_000, "First uid of the sandboxes; each has its own."),
-  uid_count: integer(4096, 0, 1_000_000, "Number of these uids; as many above them are for the supervisors."),
+  uid_base: integer(200_000, 1, 4_000_000_000, "First uid of the sandboxes and virtual machines; each has its own."),
+  uid_count: integer(
+    4096,
+    0,
+    1_000_000,
+    "Number of these uids; as many above them are for supervisors, and as many again for virtual machines.",
+  ),
   allow_root: later(flag(false, "Run sandboxes as root when uid_count is 0.")),
   isolation: choice("auto", ["off", "auto", "strict"], "Namespaces: never, where possible, or refuse without them."),
 });
@@ -104,24 +116,38 @@ const vsock = table(
   },
 );
 
+const addresses = table(
+  "Addresses of sandboxes with a network: each has a block of sixteen in 169.254.0.0/16, which no two agents of a host share.",
+  {
+    block_base: integer(1, 0, 4095, "First block of these sandboxes."),
+    block_count: integer(4095, 1, 4096, "Number of these blocks."),
+  },
+);
+
 const dataplane = table("What decides each packet of a sandbox with a network.", {
-  mode: later(choice("ebpf", ["ebpf", "legacy", "cilium"], "Enforcement: own BPF programs, nftables, or Cilium.")),
-  bpf_object: later(optionalPath("BPF object to load instead of the built-in one.")),
-  pin_root: later(path("/sys/fs/bpf/fluxvm", "Directory of pinned BPF maps.")),
-  required: later(flag(true, "Refuse a sandbox when its dataplane cannot be set up.")),
-  default_allow: later(flag(true, "Allow what no rule names.")),
-  allow_cidrs: later(texts("Address ranges that sandboxes may reach.")),
-  allow_ports: later(texts('Ports that sandboxes may reach, such as "tcp/443".')),
-  max_egress_mbps: later(optionalInteger(1, INTEGER_MAX, "Egress cap of a sandbox in Mbit/s.")),
-  max_egress_pps: later(optionalInteger(1, INTEGER_MAX, "Egress cap of a sandbox in packets a second.")),
-  sample_rate: later(integer(0, 0, 2_147_483_647, "Record one in this many packets as a flow; 0 records none.")),
-  xdp: table("Early drop on the host's uplink.", {
-    enabled: later(flag(false, "Attach the XDP program.")),
-    interface: later(optionalText("Interface to attach it to.")),
-    bpf_object: later(optionalPath("BPF object to load instead of the built-in one.")),
-    pin_root: later(path("/sys/fs/bpf/fluxvm", "Directory of pinned BPF maps.")),
-    required: later(flag(false, "Refuse to start without it.")),
-    block_cidrs: later(texts("Address ranges that are dropped.")),
+  mode: optionalChoice(
+    ["ebpf", "legacy", "cilium"],
+    "Enforcement: own BPF programs, nftables, or own BPF programs beside Cilium. When unset it is ebpf, and legacy " +
+      "where the host has no BPF and required is unset too.",
+  ),
+  bpf_object: optionalPath("BPF object to load instead of the built-in one."),
+  pin_root: path("/sys/fs/bpf/fluxvm", "Directory of pinned BPF programs and maps."),
+  required: optionalFlag(
+    "Refuse a sandbox when this cannot be set up for it, instead of falling back to nftables; true when unset.",
+  ),
+  default_allow: flag(true, "Allow what no rule names; lists that are not empty deny what they do not name."),
+  allow_cidrs: cidrs("Address ranges that sandboxes without a policy of their own may reach."),
+  allow_ports: ports("Ports that they may reach; icmp/0 and icmp6/0 are ICMP."),
+  max_egress_mbps: optionalInteger(1, UINT32_MAX, "Egress cap of a sandbox in Mbit/s."),
+  max_egress_pps: optionalInteger(1, UINT32_MAX, "Egress cap of a sandbox in packets a second."),
+  sample_rate: integer(0, 0, 2_147_483_647, "Report one in this many allowed packets as an event; 0 none."),
+  xdp: table("A blocklist of source addresses on the host's uplink, before anything else sees a packet.", {
+    enabled: flag(false, "Attach the XDP program."),
+    interface: optionalText("Interface to attach it to."),
+    bpf_object: optionalPath("BPF object to load instead of the built-in one."),
+    pin_root: path("/sys/fs/bpf/fluxvm", "Directory of pinned BPF programs and maps."),
+    required: flag(false, "Refuse to start without it."),
+    block_cidrs: blockedCidrs("Address ranges whose packets are dropped."),
   }),
 });
 
@@ -167,6 +193,7 @@ const sandbox = table("Sandboxes of every backend.", {
   ),
   procbox,
   vsock,
+  addresses,
   dataplane,
 });
 
@@ -179,7 +206,7 @@ const policy = table("Bounds on what callers may ask for.", {
     z.array(z.enum(BACKENDS)).nullable().default(null).meta({ description: "Backends that may be used." }),
   ),
   allowed_image_dirs: later(paths("Directories that images may come from; all when empty.")),
-  allowed_network_modes: later(texts("Network modes that may be used; all when empty.")),
+  allowed_network_modes: texts("Network modes that may be used; all when empty."),
   require_catalog_names: later(optionalFlag("Refuse image paths; only catalogue names.")),
   allow_extra_args: later(flag(false, "Let callers pass arguments to the hypervisor.")),
   max_vcpus_host: later(optionalInteger(1, INTEGER_MAX, "Virtual CPUs over all sandboxes.")),
@@ -267,14 +294,17 @@ const binary = (name: string) => later(textWithDefault(name, "Program, by path o
 export const configSchema = z.strictObject({
   listen: listen("127.0.0.1:7788", "Address of the API. A non-loopback address needs tokens."),
   state_dir: path("/var/lib/fluxvm", "Durable state: database, workspaces, extracted programs."),
-  run_dir: path("/run/fluxvm", "Sockets and locks; empty after a reboot."),
+  run_dir: path(
+    "/run/fluxvm",
+    "Sockets and locks; empty after a reboot. What agents of one host share is in /run/fluxvm whatever this says.",
+  ),
   plugins_dir: path("/etc/fluxvm/plugins", "External plugins (.ts, .js): owned by root and writable by root only."),
   log_level: choice("info", ["debug", "info", "warn", "error"], "Least level that is logged, as JSON lines on stderr."),
   audit_log: optionalPath("File for the audit lines, one a request; the log on stderr when unset."),
-  isolation: later(choice("process", ["process", "thread"], "Where the engine runs: a jailed child, or in the agent.")),
+  isolation: choice("process", ["process", "thread"], "Where the engine runs: a jailed child, or in the agent."),
   reaper_interval_secs: integer(5, 1, 3600, "Seconds between looks for expired sandboxes."),
-  default_bridge: later(textWithDefault("vmbr0", "Bridge of guests that name none.")),
-  fluxvm_engine: later(optionalChoice(["firecracker", "kvm"], "Engine of flux-vm guests.")),
+  default_bridge: textWithDefault("vmbr0", "Bridge of machines that want no namespace of their own and name none."),
+  fluxvm_engine: optionalChoice(["firecracker", "kvm"], "Engine of flux-vm guests that name none; kvm when unset."),
   fluxvm_kernel: later(optionalPath("Kernel of flux-vm guests.")),
   firecracker_kernel: later(optionalPath("Kernel of Firecracker guests.")),
   qemu_binary: textWithDefault("qemu-system-x86_64", "QEMU, by path or name."),

@@ -7,8 +7,7 @@ export type KeyPath = readonly (string | number)[];
 export interface TomlLines {
   /** Line (from 1) of a key, of a table's header, or of its nearest ancestor that is written down. */
   line(path: KeyPath): number;
-  /** Offset after each complete statement, with the line on which the statement begins. */
-  readonly statements: readonly { readonly end: number; readonly line: number }[];
+  readonly statements: readonly TomlStatement[];
   /** Line where the scanner could not go on, or null when it read the whole text. */
   readonly stoppedAtLine: number | null;
 }
@@ -21,6 +20,17 @@ const BASIC_BLOCK = /"""(?:[^"\\]|\\[\s\S]|"{1,2}(?!"))*"""(?:"{0,2})/y;
 const LITERAL_BLOCK = /'''(?:[^']|'{1,2}(?!'))*'''(?:'{0,2})/y;
 /** Deeper nesting than any configuration has; bounds the recursion on hostile text. */
 const DEPTH_MAX = 64;
+
+/** A complete header or assignment. */
+export interface TomlStatement {
+  /** Offsets of its first character and after its last one, comments behind it included. */
+  readonly start: number;
+  readonly end: number;
+  /** Where it begins, from 1. */
+  readonly line: number;
+  /** The table that it opens, or the key that it sets. */
+  readonly path: KeyPath;
+}
 
 /** Scans a text. Never throws: what follows a fault has no lines. */
 export function tomlLines(source: string): TomlLines {
@@ -36,7 +46,7 @@ export function tomlLines(source: string): TomlLines {
 class Fault extends Error {}
 
 class Scanner {
-  readonly statements: { end: number; line: number }[] = [];
+  readonly statements: TomlStatement[] = [];
   stoppedAtLine: number | null = null;
   readonly #source: string;
   readonly #lines = new Map<string, number>();
@@ -57,12 +67,11 @@ class Scanner {
       for (;;) {
         this.#skip(true);
         if (this.#offset >= this.#source.length) return;
-        const line = this.#lineNow();
-        if (this.#source[this.#offset] === "[") this.#header();
-        else this.#assignment(this.#table, 0);
+        const [start, line] = [this.#offset, this.#lineNow()];
+        const path = this.#source[start] === "[" ? this.#header() : this.#assignment(this.#table, 0);
         this.#skip(false);
         if (this.#offset < this.#source.length && this.#source[this.#offset] !== "\n") throw new Fault();
-        this.statements.push({ end: this.#offset, line });
+        this.statements.push({ start, end: this.#offset, line, path });
       }
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
@@ -78,7 +87,7 @@ class Scanner {
     return 1;
   }
 
-  #header(): void {
+  #header(): KeyPath {
     const repeated = this.#source.startsWith("[[", this.#offset);
     this.#offset += repeated ? 2 : 1;
     const line = this.#lineNow();
@@ -98,6 +107,7 @@ class Scanner {
     }
     this.#note(path, line);
     this.#table = path;
+    return path;
   }
 
   /** A path through an array of tables means its newest table. */
@@ -107,7 +117,7 @@ class Scanner {
     return count === undefined ? path : [...path, count - 1];
   }
 
-  #assignment(table: KeyPath, depth: number): void {
+  #assignment(table: KeyPath, depth: number): KeyPath {
     const line = this.#lineNow();
     let path = table;
     for (const part of this.#keyParts()) {
@@ -118,6 +128,7 @@ class Scanner {
     this.#expect("=");
     this.#skip(false);
     this.#value(path, depth);
+    return path;
   }
 
   #keyParts(): (string | number)[] {

@@ -10,7 +10,7 @@ import { snapshotCases } from "./snapshots.ts";
 import { childProcesses, leftOver } from "./processes.ts";
 import { type BackendContext, OUTPUT_MAX_BYTES, prepare, run, STOP_BUDGET_MS, withSandbox } from "./station.ts";
 
-const LEASE_KINDS = new Set(["uid", "address", "cid"]);
+const LEASE_KINDS = new Set(["uid", "machine_uid", "address", "cid"]);
 /** What a backend may take longer than the budget it was given, for a kill and its bookkeeping. */
 const STOP_GRACE_MS = 5_000;
 
@@ -191,7 +191,7 @@ const lifeCases: readonly ConformanceCase<BackendContext>[] = [
     async run(context) {
       needs(context.backend.uidIsClean !== undefined, "uidIsClean");
       const station = await prepare(context);
-      const uid = station.leases.uid;
+      const uid = station.leases.uid ?? station.leases.machine_uid;
       needs(uid !== undefined, "a uid lease");
       await withSandbox(station, async ({ channel }) => {
         equal(await run(channel, "echo up"), "up\n", "output");
@@ -223,6 +223,7 @@ const facetCases: readonly ConformanceCase<BackendContext>[] = [
     async run(context) {
       needs(context.backend.adopt !== undefined, "adopt");
       const station = await prepare(context);
+      needs(station.plan.endsWithAgent !== true, "sandboxes that outlive the agent");
       await withSandbox(station, async ({ channel, instance, detach }) => {
         await channel.writeFile(Buffer.from("/kept"), Buffer.from("kept"), 0o600, 1024);
         await detach();
@@ -246,6 +247,7 @@ const facetCases: readonly ConformanceCase<BackendContext>[] = [
     async run(context) {
       needs(context.backend.adopt !== undefined, "adopt");
       const station = await prepare(context);
+      needs(station.plan.endsWithAgent !== true, "sandboxes that outlive the agent");
       await withSandbox(station, async ({ instance, detach }) => {
         await detach();
         const backend = await context.restart();

@@ -1,7 +1,7 @@
 // A conformance case as data, and what running one answers. Suites are lists of cases, so that the test runner and
 // `fluxctl plugin test` can both run them.
 import { AgentError } from "../errors/agent-error.ts";
-import { withDeadline } from "../registry/faults.ts";
+import { callWithin } from "../registry/faults.ts";
 
 export interface ConformanceCase<Context> {
   readonly name: string;
@@ -49,7 +49,7 @@ export async function runCase<Context>(
   const missing = (testCase.requires ?? []).filter((capability) => !capabilities.has(capability));
   if (missing.length > 0) return result("skipped", `missing capability: ${missing.join(", ")}`);
   try {
-    await withDeadline(deadlineMs, "the case", () => testCase.run(context));
+    await callWithin(deadlineMs, "the case", () => testCase.run(context));
     return result("passed", null);
   } catch (error) {
     if (error instanceof MissingCapabilityError) return result("skipped", error.message);

@@ -1,6 +1,7 @@
 // The conformance suite of dataplanes: what every dataplane can do, which is sandboxes without an interface.
 import type { AttachRequest, Dataplane } from "../contracts/dataplane.ts";
-import { check, equal } from "./assert.ts";
+import type { EffectivePolicy } from "../contracts/network-policy.ts";
+import { equal } from "./assert.ts";
 import type { ConformanceCase } from "./case.ts";
 import { ConformanceJournal } from "./journal.ts";
 import type { Scratch } from "./scratch.ts";
@@ -10,9 +11,30 @@ export interface DataplaneContext {
   readonly scratch: Scratch;
 }
 
+/** Nothing passes. */
+export const DENIES_ALL: EffectivePolicy = {
+  identity: 0x1000_0001,
+  defaultAllow: false,
+  enforceCidrs: false,
+  enforcePorts: false,
+  allowCidrs: [],
+  denyCidrs: [],
+  allowPorts: [],
+  bytesPerSecond: null,
+  packetsPerSecond: null,
+  sampleRate: 0,
+  allowIcmp: false,
+  audit: false,
+  denyUdp: false,
+  names: { dns: null, sni: null },
+  source: { antiSpoof: false, learn: false, mac: null, ipv4: null, ipv6: null },
+  nativeOnly: [],
+  fingerprint: "00",
+};
+
 function withoutInterface(scratch: Scratch): AttachRequest {
   const shortName = `cd${scratch.unique().toString(36).padStart(10, "0")}`;
-  return { sandboxId: crypto.randomUUID(), shortName, mode: "none", policy: {} };
+  return { sandboxId: crypto.randomUUID(), shortName, network: null, policy: DENIES_ALL };
 }
 
 export const dataplaneCases: readonly ConformanceCase<DataplaneContext>[] = [
@@ -22,26 +44,25 @@ export const dataplaneCases: readonly ConformanceCase<DataplaneContext>[] = [
       const journal = new ConformanceJournal(dataplane.releases);
       const request = withoutInterface(scratch);
       await dataplane.attach(request, journal);
-      await dataplane.setPolicy(request.sandboxId, {});
-      const stats = await dataplane.stats(request.sandboxId);
-      equal(JSON.parse(JSON.stringify(stats)) as typeof stats, stats, "stats as JSON");
+      await dataplane.setPolicy(request.sandboxId, DENIES_ALL);
+      const attachment = await dataplane.attachment(request.sandboxId);
+      equal(attachment.attached, false, "attached without an interface");
       await journal.releaseAll();
       await journal.releaseAgain();
     },
   },
   {
-    name: "attach: an interface is made with its journal rows, or refused",
-    async run({ dataplane, scratch }) {
-      for (const mode of ["user", "tap", "macvtap"] as const) {
-        const journal = new ConformanceJournal(dataplane.releases);
-        const attached = await dataplane.attach({ ...withoutInterface(scratch), mode }, journal).then(
-          () => true,
-          () => false,
-        );
-        check(!attached || journal.held().length > 0, `mode ${mode} was accepted without holding anything`);
-        await journal.releaseAll();
-        await journal.releaseAgain();
-      }
+    name: "repair: without sandboxes there is nothing to repair",
+    async run({ dataplane }) {
+      const report = await dataplane.repair([]);
+      equal([...report.intact, ...report.repaired, ...report.failed], [], "sandboxes that nobody expected");
+    },
+  },
+  {
+    name: "health: it can be told as JSON",
+    async run({ dataplane }) {
+      const health = await dataplane.health();
+      equal(JSON.parse(JSON.stringify(health)) as typeof health, health, "health as JSON");
     },
   },
 ];

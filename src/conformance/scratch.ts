@@ -29,7 +29,8 @@ export class Scratch {
 
   /** A value for a lease of `kind` that nobody else uses. */
   lease(kind: string): number {
-    return kind === "uid" ? UID_BASE + (process.pid % 10_000) * 1000 + this.unique() : 1000 + this.unique();
+    const isUid = kind === "uid" || kind === "machine_uid";
+    return isUid ? UID_BASE + (process.pid % 10_000) * 1000 + this.unique() : 1000 + this.unique();
   }
 
   /** A new directory below the root. */

@@ -10,8 +10,8 @@ import type { Scratch } from "./scratch.ts";
 export const STOP_BUDGET_MS = 5_000;
 export const OUTPUT_MAX_BYTES = 1024 * 1024;
 const COMMAND_TIMEOUT_MS = 20_000;
-/** Emulated guests take long to boot. */
-const READY_TIMEOUT_MS = 120_000;
+/** Emulated guests take long to boot, and longer on a busy host. */
+const READY_TIMEOUT_MS = 300_000;
 
 /** What a backend's author tells the suite. */
 export interface BackendFixture {
@@ -31,6 +31,7 @@ export interface BackendContext {
 
 export interface Station {
   readonly backend: Backend;
+  readonly plan: SandboxPlan;
   readonly token: string;
   readonly leases: Readonly<Record<string, number>>;
   readonly volume: Volume;
@@ -64,9 +65,9 @@ export async function prepare(context: BackendContext, options: PrepareOptions =
   const token = options.like?.token ?? Buffer.from(crypto.getRandomValues(new Uint8Array(24))).toString("hex");
   const journal = new ConformanceJournal(backend.releases, { secrets: [token], failure: options.failure });
   const { sandboxId, shortName, instanceDir, socketDir } = names;
-  const fixed = { spec: plan.spec, leases, volume, token, readyTimeoutMs: READY_TIMEOUT_MS };
+  const fixed = { spec: plan.spec, leases, volume, network: null, token, readyTimeoutMs: READY_TIMEOUT_MS };
   const request = { sandboxId, shortName, instanceDir, socketDir, ...fixed };
-  return { backend, token, leases, volume, journal, request: () => ({ ...request, resources: journal }) };
+  return { backend, plan, token, leases, volume, journal, request: () => ({ ...request, resources: journal }) };
 }
 
 /** Launches, runs `use`, and always releases; stops before that unless `use` has let go of the instance. */
@@ -114,5 +115,5 @@ async function newVolume(
   copyOf: Station | undefined,
 ): Promise<Volume> {
   if (copyOf !== undefined) return scratch.copyVolume(copyOf.volume, shortName);
-  return scratch.volume(shortName, leases.uid ?? process.geteuid?.() ?? 0);
+  return scratch.volume(shortName, leases.uid ?? leases.machine_uid ?? process.geteuid?.() ?? 0);
 }

@@ -6,6 +6,7 @@
 // core releases the rows, newest first. After an agent restart: adopt(row) → instance, or null → release the rows.
 import type { GuestChannel } from "./channel.ts";
 import type { JsonObject } from "./json.ts";
+import type { NetworkWish, SandboxNetwork } from "./network.ts";
 import type { PortConnection } from "./ports.ts";
 import type { Release, ResourceScope } from "./resource.ts";
 import type { Volume } from "./storage.ts";
@@ -21,8 +22,13 @@ export interface ProcessIdentity {
 /** What `plan` answers. `spec` is the normalised request; it goes into the record and into `launch`. */
 export interface SandboxPlan {
   readonly spec: JsonObject;
-  /** Host-wide leases that the core takes in the accept transaction. */
-  readonly leases: readonly ("uid" | "address" | "cid")[];
+  /**
+   * Host-wide leases that the core takes in the accept transaction. `uid` is a process sandbox's own user and
+   * `machine_uid` that of what runs a virtual machine: two ranges, so that neither ever has the other's files.
+   */
+  readonly leases: readonly ("uid" | "machine_uid" | "address" | "cid")[];
+  /** Absent: no network. With a namespace it goes with the lease `address`. */
+  readonly network?: NetworkWish;
   readonly vcpus: number;
   readonly memoryMib: number;
   /** Bound on the writable volume in bytes. */
@@ -31,6 +37,8 @@ export interface SandboxPlan {
   readonly isolation: string;
   /** Things that are not enforced because the operator allowed best effort. */
   readonly notes: readonly string[];
+  /** True where the sandbox runs in the agent itself: it ends with it, and `adopt` never finds it. */
+  readonly endsWithAgent?: boolean;
 }
 
 export interface LaunchRequest {
@@ -45,6 +53,8 @@ export interface LaunchRequest {
   /** Directory for sockets, made by the core, short enough for a socket path. */
   readonly socketDir: string;
   readonly volume: Volume;
+  /** Up and under policy; null where the plan wanted none of the host's. */
+  readonly network: SandboxNetwork | null;
   /** Authenticates the host at the guest agent. Goes to the guest by descriptor, never by argument or log. */
   readonly token: string;
   /** From the launch until the guest agent has to answer; whoever launches ends the instance then. */

@@ -51,6 +51,14 @@ export interface HostFacts {
   readonly instancesDir: string;
   /** Absolute path of the guest-agent executable, checked by hash, or null when this build has none. */
   readonly guestAgentPath: string | null;
+  /** Likewise of the program that runs one virtual machine. */
+  readonly hypervisorPath: string | null;
+  /** Likewise of the library that runs them in the agent's own process. */
+  readonly engineLibraryPath: string | null;
+  /** Object with the programs of sandboxes' interfaces; to be read, not executed, so it may lie in the binary. */
+  readonly trafficObjectPath: string | null;
+  /** Likewise with the guard of the host's own interface. */
+  readonly guardObjectPath: string | null;
 }
 
 export interface PluginContext<Options> {

@@ -13,6 +13,16 @@ export interface Finding {
   readonly remedy: string | null;
 }
 
+/** `damaged`: there and not as it was made. `newer`: made by a newer agent on this host. */
+export type HostTableState = "intact" | "newer" | "absent" | "damaged";
+
+/** How a file begins. */
+export interface FileHead {
+  readonly bytes: Uint8Array;
+  /** Length of the whole file. */
+  readonly size: number;
+}
+
 /** The host as checks see it; tests put made-up files in its place. */
 export interface Host {
   /** Effective uid of the agent. */
@@ -21,14 +31,26 @@ export interface Host {
   readonly plugins: readonly PluginReport[];
   /** Landlock version of the kernel, 0 without Landlock, or null when nothing here can ask for it. */
   readonly landlockAbi: number | null;
+  /** The agent's nftables table, or null when nothing here can look at it. */
+  readonly hostTable: HostTableState | null;
+  /** The sandboxes that there are, or null when no agent is asked. */
+  readonly sandboxIds: ReadonlySet<string> | null;
   /** The text of a file, or null when it cannot be read. */
   read(path: string): Promise<string | null>;
+  /** The first `bytes` of a file, or null when it cannot be read or is no file. */
+  head(path: string, bytes: number): Promise<FileHead | null>;
   /** What a path is, following links, or null when there is nothing. */
   status(path: string): Promise<{ readonly uid: number; readonly mode: number; readonly directory: boolean } | null>;
   /** Bytes that an unprivileged writer may still use on the file system of a path, or null. */
   freeBytes(path: string): Promise<number | null>;
   /** Whether the agent may read and write a device or a directory. */
   opens(path: string): Promise<boolean>;
+  /** Names in a directory; none where there is no directory. */
+  list(path: string): Promise<readonly string[]>;
+  /** Where a command is, or null. */
+  command(name: string): Promise<string | null>;
+  /** What a command prints, or null when it fails or takes too long. */
+  run(argv: readonly string[]): Promise<string | null>;
 }
 
 export interface Check {

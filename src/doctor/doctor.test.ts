@@ -9,6 +9,7 @@ const MOUNTINFO = [
   "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw",
   "36 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
   "38 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw",
+  "39 31 0:33 / /sys/fs/bpf rw - bpf bpf rw,mode=700",
 ].join("\n");
 
 const GOOD: Readonly<Record<string, string>> = {
@@ -17,7 +18,7 @@ const GOOD: Readonly<Record<string, string>> = {
   "/proc/sys/kernel/seccomp/actions_avail": "kill_process errno allow\n",
   "/proc/self/mountinfo": MOUNTINFO,
   "/sys/fs/cgroup/unified/cgroup.controllers": "cpu pids io\n",
-  "/proc/filesystems": "nodev\tproc\n\tbtrfs\n",
+  "/proc/filesystems": "nodev\tproc\nnodev\tbpf\n\tbtrfs\n",
   "/etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
   "/etc/group": "root:x:0:\n",
   "/etc/subuid": "",
@@ -36,6 +37,8 @@ const POOL: PluginReport = {
   source: "built-in",
 };
 
+const DATAPLANE: PluginReport = { ...POOL, kind: "dataplane", id: "ebpf", capabilities: [] };
+
 const ROOT_DIR = { uid: 0, mode: 0o755, directory: true };
 
 function host(
@@ -45,9 +48,15 @@ function host(
   return {
     uid: 0,
     config: configSchema.parse({ sandbox: { procbox: { enabled: true } } }),
-    plugins: [POOL],
+    plugins: [POOL, DATAPLANE],
     landlockAbi: 4,
+    hostTable: "intact",
+    sandboxIds: new Set(["s-1"]),
+    list: async () => [],
+    command: async (name) => `/usr/sbin/${name}`,
+    run: async () => "",
     read: async (path) => files[path] ?? null,
+    head: async () => null,
     status: async (path) =>
       (overrides.dirs?.[path] === undefined ? ROOT_DIR : overrides.dirs[path]) as typeof ROOT_DIR | null,
     freeBytes: async () => 50 * 1024 ** 3,
@@ -148,19 +157,19 @@ describe("directories", () => {
 describe("sandbox uids", () => {
   const cases: readonly [name: string, files: Record<string, string>, owner: string][] = [
     ["a subordinate range that begins below", { "/etc/subuid": "ada:100000:100001\n" }, "ada in /etc/subuid"],
-    ["a subordinate range that begins at the last uid", { "/etc/subgid": "bob:208191:1\n" }, "bob in /etc/subgid"],
+    ["a subordinate range that begins at the last uid", { "/etc/subgid": "bob:212287:1\n" }, "bob in /etc/subgid"],
     ["an account inside", { "/etc/passwd": "eve:x:200500:100::/:/bin/sh\n" }, "eve in /etc/passwd"],
     ["a group inside", { "/etc/group": "staff:x:204000:\n" }, "staff in /etc/group"],
   ];
   test.each(cases)("%s", async (_name, files, owner) => {
     expect(await check("uid_range", host({ files }))).toMatchObject({
       state: "failed",
-      found: `200000 to 208191 overlaps ${owner}`,
+      found: `200000 to 212287 overlaps ${owner}`,
     });
   });
 
   test("neighbours do not overlap, and nonsense lines are passed over", async () => {
-    const subuid = "ada:100000:100000\nbob:208192:65536\n# note\n:::\nx:y:z\ncarol:200000:0\n";
+    const subuid = "ada:100000:100000\nbob:212288:65536\n# note\n:::\nx:y:z\ncarol:200000:0\n";
     expect((await check("uid_range", host({ files: { "/etc/subuid": subuid } }))).state).toBe("ok");
   });
 });
@@ -271,5 +280,148 @@ describe("the SSH server", () => {
       "chmod 600 /k",
     );
     expect((await check("ssh", made(named, { "/k": { uid: 0, mode: 0o600, directory: false } }))).state).toBe("ok");
+  });
+});
+
+describe("networks", () => {
+  const dataplane = (keys: object) => configSchema.parse({ sandbox: { procbox: { enabled: true }, dataplane: keys } });
+
+  test("an ordinary user needs nothing of it", async () => {
+    const made = host({ uid: 1000, command: async () => null, hostTable: "damaged" });
+    const states = (await examineHost(made)).filter(({ id }) => id.startsWith("network_"));
+    expect(states.length).toBe(11);
+    expect(new Set(states.map(({ state }) => state))).toEqual(new Set(["info"]));
+  });
+
+  test("which dataplane decides, and what is in the way of another", async () => {
+    const missing = [{ capability: "bpf", reason: "no BPF", remedy: "use another kernel" }];
+    const ebpf: PluginReport = { ...DATAPLANE, state: "skipped", missing };
+    const legacy: PluginReport = { ...DATAPLANE, id: "legacy", state: "loaded" };
+    const found = async (keys: object, plugins: readonly PluginReport[]) => {
+      const {
+        state,
+        found: text,
+        remedy,
+      } = await check("network_dataplane", host({ config: dataplane(keys), plugins }));
+      return [state, text, remedy];
+    };
+    expect(await found({}, [DATAPLANE])).toEqual(["ok", "ebpf", null]);
+    expect(await found({}, [])).toEqual(["info", "cannot be told", null]);
+    expect(await found({ mode: "legacy" }, [legacy])).toEqual(["ok", "legacy", null]);
+    const why = "ebpf cannot be used: no BPF";
+    const remedy = "use another kernel";
+    expect(await found({}, [ebpf, legacy])).toEqual(["warning", `legacy, because ${why}`, remedy]);
+    expect(await found({ required: false }, [ebpf, legacy])).toEqual([
+      "warning",
+      `nftables for what it can keep, because ${why}`,
+      remedy,
+    ]);
+    const none = ["failed", `none, so sandboxes with a network are refused: ${why}`, remedy];
+    expect(await found({ required: true }, [ebpf, legacy])).toEqual(none);
+    expect(await found({ mode: "ebpf" }, [ebpf, legacy])).toEqual(none);
+    expect(await found({ required: false }, [ebpf])).toEqual(none);
+  });
+
+  test("BPF: the file system, where pins lie, and not at all for nftables", async () => {
+    const unmounted = { "/proc/self/mountinfo": MOUNTINFO.replace("- bpf bpf", "- tmpfs tmpfs") };
+    expect(await check("network_bpf", host())).toMatchObject({ state: "ok", found: "/sys/fs/bpf" });
+    expect(await check("network_bpf", host({ files: unmounted }))).toMatchObject({
+      state: "info",
+      found: "not mounted for /sys/fs/bpf/fluxvm; the agent does so when it needs it",
+    });
+    expect((await check("network_bpf", host({ files: { "/proc/filesystems": "nodev\tproc\n" } }))).state).toBe(
+      "failed",
+    );
+    const legacy = host({ config: dataplane({ mode: "legacy" }), files: unmounted });
+    expect((await check("network_bpf", legacy)).state).toBe("info");
+  });
+
+  test("TCX and the limit of locked memory are the kernel's", async () => {
+    const kernel = (release: string, limit: string) =>
+      host({
+        files: {
+          "/proc/sys/kernel/osrelease": release,
+          "/proc/self/limits": `Max locked memory         ${limit}              ${limit}              bytes     \n`,
+        },
+      });
+    expect((await check("network_attach", kernel("6.6.1", "1"))).found).toBe("TCX links");
+    expect((await check("network_attach", kernel("6.1.0-18-amd64", "1"))).found).toStartWith("filters of clsact");
+    expect((await check("network_memlock", kernel("5.11.0", "65536"))).state).toBe("ok");
+    expect((await check("network_memlock", kernel("5.10.0", "unlimited"))).state).toBe("ok");
+    expect(await check("network_memlock", kernel("5.10.0", "65536"))).toMatchObject({
+      state: "warning",
+      found: "limit 65536 bytes",
+    });
+  });
+
+  test("tools that are missing or do not work", async () => {
+    const without = host({ command: async () => null });
+    expect((await check("network_nft", without)).remedy).toBe("apt install nftables");
+    expect((await check("network_dnsmasq", without)).remedy).toBe("apt install dnsmasq-base");
+    expect((await check("network_nft", host({ run: async () => null }))).state).toBe("failed");
+    const shut = host({ opens: async (path) => path !== "/dev/net/tun" });
+    expect((await check("network_tun", shut)).remedy).toBe("modprobe tun");
+  });
+
+  test("a firewall that drops what it does not know is named", async () => {
+    const chain = (over: object) => ({ family: "ip", table: "filter", name: "FORWARD", hook: "forward", ...over });
+    const chains = (...rows: object[]) => {
+      const text = JSON.stringify({ nftables: [{ metainfo: {} }, ...rows.map((row) => ({ chain: row }))] });
+      return host({ run: async (argv) => (argv.includes("chains") ? text : "") });
+    };
+    const dropping = chain({ policy: "drop" });
+    expect(await check("network_forwarding", chains(dropping, chain({ policy: "accept" })))).toMatchObject({
+      state: "warning",
+      found: "ip filter FORWARD drops what no rule of it lets through, packets of sandboxes too",
+    });
+    for (const over of [{ policy: "accept" }, { table: "fluxvm", policy: "drop" }, { hook: "input", policy: "drop" }]) {
+      expect((await check("network_forwarding", chains(chain(over)))).state).toBe("ok");
+    }
+    expect((await check("network_forwarding", host({ run: async () => "no JSON" }))).state).toBe("ok");
+  });
+
+  test("the host table", async () => {
+    expect((await check("network_host_table", host({ hostTable: "damaged" }))).state).toBe("failed");
+    expect((await check("network_host_table", host({ hostTable: "newer" }))).state).toBe("warning");
+    expect((await check("network_host_table", host({ hostTable: "absent" }))).state).toBe("info");
+    expect((await check("network_host_table", host({ hostTable: null }))).found).toBe("cannot be told");
+  });
+
+  test("Cilium is here, asked for, both or neither", async () => {
+    const socket = "/var/run/cilium/cilium.sock";
+    const cilium = dataplane({ mode: "cilium" });
+    expect((await check("network_cilium", host({ dirs: { [socket]: null } }))).found).toBe(
+      "not here, and not asked for",
+    );
+    expect((await check("network_cilium", host())).state).toBe("info");
+    expect((await check("network_cilium", host({ config: cilium }))).state).toBe("ok");
+    expect((await check("network_cilium", host({ config: cilium, dirs: { [socket]: null } }))).state).toBe("failed");
+  });
+
+  test("interfaces of sandboxes that are no more", async () => {
+    const interfaces = (...owners: string[]) => {
+      const names = owners.map((_, at) => `vh${at}`);
+      const files = Object.fromEntries(owners.map((owner, at) => [`/sys/class/net/vh${at}/ifalias`, owner]));
+      return { files, list: async () => ["eth0", ...names] };
+    };
+    expect((await check("network_leftovers", host(interfaces("fluxvm:s-1\n", "mine")))).found).toBe("1");
+    expect(await check("network_leftovers", host(interfaces("fluxvm:s-1", "fluxvm:s-2")))).toMatchObject({
+      state: "warning",
+      found: "vh1 of sandboxes that are no more",
+    });
+    const many = interfaces(...Array.from({ length: 7 }, (_, at) => `fluxvm:gone-${at}`));
+    expect((await check("network_leftovers", host(many))).found).toStartWith("vh0, vh1, vh2, vh3, vh4 and 2 more of");
+    expect((await check("network_leftovers", host({ ...many, sandboxIds: null }))).found).toBe("7");
+
+    const table = (...names: string[]) => ({ "/proc/self/net/dev": names.map((name) => `${name}: 0 0\n`).join("") });
+    const own = interfaces("fluxvm:s-1");
+    const seen = host({ ...own, files: { ...own.files, ...table("  eth0", "   vh0") } });
+    expect(await check("network_leftovers", seen)).toMatchObject({ state: "ok", found: "1" });
+    // Without /sys of the agent's own network namespace nothing is known of its interfaces.
+    const unseen = host({ ...own, files: { ...own.files, ...table("  eth0", "   vh0", "vh1") } });
+    expect(await check("network_leftovers", unseen)).toMatchObject({
+      state: "warning",
+      found: "/sys shows the interfaces of another network namespace",
+    });
   });
 });

@@ -1,11 +1,13 @@
 // Runs every check on a host: what `fluxctl doctor` prints and `GET /v1/host/doctor` answers.
 import { constants } from "node:fs";
-import { access, readFile, stat, statfs } from "node:fs/promises";
+import { access, open, readdir, readFile, stat, statfs } from "node:fs/promises";
 import type { Config } from "../config/schema.ts";
 import type { PluginReport } from "../registry/report.ts";
-import type { Check, Finding, Host } from "./check.ts";
+import type { Check, FileHead, Finding, Host, HostTableState } from "./check.ts";
 import { hostChecks } from "./host-checks.ts";
 import { kernelChecks } from "./kernel-checks.ts";
+import { machineChecks } from "./machine-checks.ts";
+import { networkChecks } from "./network-checks.ts";
 import { sshCheck } from "./ssh-check.ts";
 
 /** One line of the report. */
@@ -19,7 +21,13 @@ export interface Examination {
   readonly config: Config;
   readonly plugins: readonly PluginReport[];
   readonly landlockAbi: number | null;
+  readonly hostTable: HostTableState | null;
+  readonly sandboxIds: ReadonlySet<string> | null;
 }
+
+const RUN_TIMEOUT_MS = 5000;
+/** Where the tools of the system are, also for those whose PATH has them not. */
+const SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /** Never rejects: a check that throws is a failed check. */
 export async function examine(examination: Examination): Promise<readonly CheckReport[]> {
@@ -28,7 +36,7 @@ export async function examine(examination: Examination): Promise<readonly CheckR
 
 /** The same for a host that is given. */
 export async function examineHost(host: Host): Promise<readonly CheckReport[]> {
-  const checks = [...kernelChecks, ...hostChecks, sshCheck];
+  const checks = [...kernelChecks, ...hostChecks, ...machineChecks, ...networkChecks, sshCheck];
   const reports = await Promise.all(checks.map((check) => runCheck(check, host)));
   const whole = new Set(host.plugins.filter((plugin) => inUse(plugin) && plugin.missing.length === 0).map(kindOf));
   return [...reports, ...host.plugins.map((plugin) => pluginCheck(plugin, whole.has(kindOf(plugin))))];
@@ -77,11 +85,13 @@ function pluginCheck(plugin: PluginReport, covered: boolean): CheckReport {
   }
 }
 
-function thisHost(examination: Examination): Host {
+/** This host itself. */
+export function thisHost(examination: Examination): Host {
   return {
     ...examination,
     uid: process.geteuid?.() ?? -1,
     read: (path) => readFile(path, "utf8").catch(() => null),
+    head: headOf,
     status: (path) =>
       stat(path).then(
         (found) => ({ uid: found.uid, mode: found.mode & 0o7777, directory: found.isDirectory() }),
@@ -92,10 +102,36 @@ function thisHost(examination: Examination): Host {
         ({ bavail, bsize }) => bavail * bsize,
         () => null,
       ),
+    list: (path) => readdir(path).catch(() => []),
+    command: async (name) => Bun.which(name, { PATH: SYSTEM_PATH }),
+    run: runTool,
     opens: (path) =>
       access(path, constants.R_OK | constants.W_OK).then(
         () => true,
         () => false,
       ),
   };
+}
+
+/** What is there may be anything, a pipe too, for which nobody waits. */
+async function headOf(path: string, bytes: number): Promise<FileHead | null> {
+  const file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK).catch(() => null);
+  if (file === null) return null;
+  try {
+    const found = await file.stat();
+    if (!found.isFile()) return null;
+    const buffer = new Uint8Array(bytes);
+    const { bytesRead } = await file.read(buffer, 0, bytes, 0);
+    return { bytes: buffer.subarray(0, bytesRead), size: found.size };
+  } catch {
+    return null;
+  } finally {
+    await file.close();
+  }
+}
+
+async function runTool(argv: readonly string[]): Promise<string | null> {
+  const child = Bun.spawn([...argv], { stdin: "ignore", stdout: "pipe", stderr: "ignore", timeout: RUN_TIMEOUT_MS });
+  const [text, status] = await Promise.all([new Response(child.stdout).text(), child.exited]);
+  return status === 0 ? text : null;
 }

@@ -1,5 +1,6 @@
 // Checks of directories, users, tools and limits of this host, against what the configuration asks for.
 import { dirname } from "node:path";
+import { uidRanges } from "../config/uids.ts";
 import { type Check, failed, type Finding, type Host, ok, warning } from "./check.ts";
 import { mountOf, parseMounts } from "./mounts.ts";
 
@@ -109,10 +110,10 @@ const uidRange: Check = {
   id: "uid_range",
   title: "sandbox uids",
   async run(host) {
-    const { uid_base: base, uid_count: count, enabled } = host.config.sandbox.procbox;
+    const { procbox } = host.config.sandbox;
+    const { first: base, count } = uidRanges(procbox).all;
     if (host.uid !== 0) return ok("not used: sandboxes run as the agent's user");
-    // Each sandbox has a uid, and its supervisor has one in the range of the same size above.
-    const last = base + 2 * count - 1;
+    const last = base + count - 1;
     const clashes = [
       ...(await subordinate(host, "/etc/subuid")),
       ...(await subordinate(host, "/etc/subgid")),
@@ -124,7 +125,7 @@ const uidRange: Check = {
     const others = more.length === 0 ? "" : ` and ${more.length} more`;
     const found = `${base} to ${last} overlaps ${clash.owner} in ${clash.file}${others}`;
     const remedy = "set sandbox.procbox.uid_base to a range that nobody has";
-    return enabled ? failed(found, remedy) : warning(found, remedy);
+    return procbox.enabled ? failed(found, remedy) : warning(found, remedy);
   },
 };
 

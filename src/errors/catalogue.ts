@@ -69,6 +69,16 @@ export const catalogue = {
   PLUGIN_REFUSED: entry(400, "the plugin was refused"),
   PLUGIN_FAULT: entry(500, "a plugin failed"),
 
+  // Networks.
+  NETWORK_FAILED: entry(500, "the network of the sandbox could not be set up"),
+  DATAPLANE_FAILED: entry(500, "the dataplane could not enforce the policy"),
+  POLICY_INVALID: entry(400, "the network policy is invalid"),
+  NETWORK_GROUP_NOT_FOUND: entry(404, "no such network group"),
+  CNP_NOT_FOUND: entry(404, "no such network policy document"),
+  ADDRESSES_EXHAUSTED: entry(503, "no free address block", true),
+  CAPTURE_NOT_FOUND: entry(404, "no such capture"),
+  CAPTURE_BUSY: entry(409, "a capture of this sandbox is running", true),
+
   // Templates.
   POOL_NOT_FOUND: entry(404, "pool not found"),
   POOL_EXISTS: entry(400, "a pool of this name exists"),

@@ -10,14 +10,18 @@ import { unixLink } from "./link.ts";
 import { ReceiveMemory, type Receive } from "./receive-memory.ts";
 import { LineChannel } from "./v1.ts";
 
-const RETRY_FIRST_MS = 2;
-const RETRY_MAX_MS = 10;
+/** It is tried again after a share of the time that it has been waited for: each attempt costs a guest that boots. */
+const RETRY_SHARE = 1 / 50;
+/** An attempt may take another share: a slow guest needs the time, and what a guest loses as it boots costs no more. */
+const ATTEMPT_SHARE = 1 / 4;
+const RETRY_MIN_MS = 2;
+const RETRY_MAX_MS = 100;
 
 const defaultHeartbeat: Heartbeat = { idleMs: limits.guestIdleMs, pongTimeoutMs: limits.guestPongTimeoutMs };
 
 /** What a failure to connect means on one kind of link. */
 interface Patience {
-  /** How long the first attempt may take; each further one may take twice as long as the one before. */
+  /** How long an attempt may take at least. */
   readonly attemptMs: number;
   /** Whether a guest agent that was reached and refuses now has ended. */
   readonly isRefusalFinal: boolean;
@@ -71,17 +75,19 @@ async function connectWithRetries(
   heartbeat: Heartbeat,
   limit: { readonly attemptMs: number; readonly isOver: () => boolean },
 ): Promise<GuestConnection | null> {
-  const deadlineMs = performance.now() + timeoutMs;
-  let { attemptMs } = limit;
-  for (let pauseMs = RETRY_FIRST_MS; ; pauseMs = Math.min(2 * pauseMs, RETRY_MAX_MS)) {
-    const leftMs = Math.max(1, deadlineMs - performance.now());
+  const startedMs = performance.now();
+  const deadlineMs = startedMs + timeoutMs;
+  for (;;) {
     const beganMs = performance.now();
+    const leftMs = Math.max(1, deadlineMs - beganMs);
+    const attemptMs = Math.max(limit.attemptMs, (beganMs - startedMs) * ATTEMPT_SHARE);
     try {
       return await shakeHands(endpoint, Math.ceil(Math.min(leftMs, attemptMs)), heartbeat);
     } catch (error) {
       const failure = asAgentError(error);
+      const waitedMs = performance.now() - startedMs;
+      const pauseMs = Math.min(Math.max(RETRY_MIN_MS, waitedMs * RETRY_SHARE), RETRY_MAX_MS);
       if (failure.code !== "GUEST_UNREACHABLE" || performance.now() + pauseMs >= deadlineMs) throw failure;
-      if (performance.now() - beganMs >= attemptMs) attemptMs *= 2;
       await Bun.sleep(pauseMs);
       if (limit.isOver()) throw failure;
     }

@@ -11,6 +11,8 @@ import type { PoolOperations } from "../sandbox/pools/operations.ts";
 import type { PortOperations } from "../sandbox/ports/operations.ts";
 import type { ResourceOperations } from "../sandbox/resources/operations.ts";
 import type { SnapshotOperations } from "../sandbox/snapshots/operations.ts";
+import type { FlowFeed } from "../network/flow-feed.ts";
+import type { NetworkServices } from "../network/services.ts";
 import type { Store } from "../state/change.ts";
 import type { AuditEntry } from "../telemetry/audit.ts";
 import type { EventBus } from "../telemetry/events.ts";
@@ -59,6 +61,9 @@ export interface HttpDependencies {
   readonly templates: Pick<TemplateStore, "list" | "get"> & { delete(name: string): Promise<void> };
   readonly store: Pick<Store, "idempotency" | "commit" | "events">;
   readonly events: Pick<EventBus, "epoch" | "sequence" | "follow">;
+  readonly network: NetworkServices;
+  /** Null where the dataplane of this host tells no flows. */
+  readonly flows: Pick<FlowFeed, "epoch" | "join" | "follow"> | null;
   readonly telemetry: HttpTelemetry;
   readonly host: HostReports;
 }

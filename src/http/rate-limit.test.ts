@@ -1,17 +1,8 @@
 // The bucket refills by the clock, tells how long to wait, and is forgotten after it was idle.
 import { expect, test } from "bun:test";
 import { limits } from "../config/limits.ts";
-import { AgentError } from "../errors/agent-error.ts";
+import { refusal } from "../errors/testing.ts";
 import { RateLimiter } from "./rate-limit.ts";
-
-function refusal(take: () => void): AgentError {
-  try {
-    take();
-  } catch (error) {
-    return error as AgentError;
-  }
-  throw new Error("was not refused");
-}
 
 test("a burst passes, then one request for each interval", () => {
   let nowMs = 0;

@@ -9,6 +9,8 @@ import { contentRoutes } from "./files/content-routes.ts";
 import { fileRoutes } from "./files/routes.ts";
 import { treeRoutes } from "./files/tree-routes.ts";
 import { hostRoutes } from "./host/routes.ts";
+import { flowRoutes } from "./network/flow-routes.ts";
+import { networkRoutes } from "./network/routes.ts";
 import { openApiRoute } from "./openapi.ts";
 import { poolRoutes } from "./pools/routes.ts";
 import { portRoutes } from "./ports/routes.ts";
@@ -38,6 +40,8 @@ export function allRoutes(dependencies: HttpDependencies, streams: AttachedStrea
     ...changeSetRoutes(dependencies),
     ...executionRoutes(dependencies.executions, dependencies.telemetry.log, streams),
     ...eventRoutes(dependencies, streams),
+    ...networkRoutes(dependencies.network),
+    ...flowRoutes(dependencies, streams),
     ...hostRoutes(dependencies),
   ];
   routes.push(openApiRoute(() => routes, dependencies.version));

@@ -1,7 +1,7 @@
 // What clients send is checked strictly, and what is wrong is named.
 import { describe, expect, test } from "bun:test";
 import { Type } from "@sinclair/typebox";
-import type { AgentError } from "../errors/agent-error.ts";
+import { refusal } from "../errors/testing.ts";
 import { bodyCheck, queryCheck } from "./validate.ts";
 
 const check = bodyCheck(
@@ -12,15 +12,6 @@ const check = bodyCheck(
     labels: Type.Optional(Type.Record(Type.String(), Type.Union([Type.String(), Type.Null()]))),
   }),
 );
-
-function refusal(run: () => unknown): AgentError {
-  try {
-    run();
-  } catch (error) {
-    return error as AgentError;
-  }
-  throw new Error("was not refused");
-}
 
 describe("bodies", () => {
   test.each([

@@ -2,6 +2,7 @@
 // `AgentError` becomes `PLUGIN_FAULT` with the plugin's name on it.
 import type { PluginKind } from "../contracts/plugin.ts";
 import { AgentError, asAgentError, isHostFull } from "../errors/agent-error.ts";
+import { withDeadline } from "../errors/deadline.ts";
 
 /** Names a plugin in errors and logs: `storage/btrfs`. */
 export function pluginName(kind: PluginKind, id: string): string {
@@ -23,32 +24,17 @@ export function asPluginFault(plugin: string, hook: string, thrown: unknown): Ag
  * Runs `call` and rejects with `DEADLINE_EXCEEDED` when it has not settled after `deadlineMs`. The call itself cannot
  * be ended; `late` gets its result should it come after all, so that what it holds can be given back.
  */
-export async function withDeadline<T>(
+export async function callWithin<T>(
   deadlineMs: number,
   what: string,
   call: () => Promise<T>,
-  late?: (result: T) => void,
+  late: (result: T) => void = () => undefined,
 ): Promise<T> {
-  let expired = false;
-  let timer: Timer | undefined;
   const running = Promise.resolve().then(call);
-  const deadline = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => {
-      expired = true;
-      reject(new AgentError("DEADLINE_EXCEEDED", `${what} did not answer within ${deadlineMs} ms`));
-    }, deadlineMs);
+  return await withDeadline(running, deadlineMs, what).catch((error: unknown) => {
+    running.then(late, () => undefined);
+    throw error;
   });
-  running.then(
-    (result) => {
-      if (expired) late?.(result);
-    },
-    () => undefined,
-  );
-  try {
-    return await Promise.race([running, deadline]);
-  } finally {
-    clearTimeout(timer);
-  }
 }
 
 /**

@@ -524,6 +524,147 @@ declare module "fluxvm/plugin" {
     close(): Promise<void>;
   }
 
+  // The way between a sandbox and its host: a namespace, a pair of interfaces, a tap device, an address. What is decided
+  // about each packet on the way is a dataplane's (`dataplane.ts`); what is decided is a policy (`network-policy.ts`).
+  //
+  // One life: wish (from the request, in the plan) → prepare: everything is there, and down → dataplane.attach → up →
+  // launch. The rows of the journal give it back, newest first. `tap` with a namespace is how a machine is connected
+  // unless an operator's bridge or tap is named; a process sandbox is in the namespace itself.
+
+  /** What a sandbox wants of the host's network; part of its plan and of its record. */
+  export interface NetworkWish {
+    /**
+     * `none`: no interface. `user`: the backend's own, for which nothing of the host is needed. `host`: the processes are in
+     * the host's network, as those of an ordinary user's agent may be; what confines them is the backend's.
+     */
+    readonly mode: "none" | "user" | "host" | "tap" | "macvtap";
+    /** `machine`: a tap device that a monitor opens. `process`: the sandbox's processes are in the namespace. */
+    readonly guest: "machine" | "process";
+    /** In a namespace of its own, with a leased address. Only `tap`. */
+    readonly netns: boolean;
+    /** The operator's bridge that a tap joins, or the operator's interface that a macvtap lies on. */
+    readonly bridge: string | null;
+    /** A tap device of the operator's: it is used as it is, put under policy, and never removed. */
+    readonly tap: string | null;
+    /** `aa:bb:cc:dd:ee:ff`, lower case. Null: one is chosen; in a namespace it is always the same. */
+    readonly mac: string | null;
+    /** Pairs of queues of the tap device. */
+    readonly queues: number;
+    /** TCP ports of others that it may connect to, and no more, until somebody declares a policy for it; as configured when absent. */
+    readonly ports?: readonly number[];
+  }
+
+  /** A prepared network, as plain data: part of the sandbox's record while it runs. */
+  export interface SandboxNetwork {
+    readonly mode: "tap" | "macvtap";
+    /** The interface of the host where packets of the sandbox arrive, and its number. */
+    readonly hostInterface: string;
+    readonly hostInterfaceIndex: number;
+    /** `routed`: the host's end of a pair, so packets have the pair's hardware addresses. `bridged`: frames of the guest itself. */
+    readonly hook: "routed" | "bridged";
+    /** Name below `/run/netns`, or null for the host's namespace. What opens the tap, or is the sandbox, enters it. */
+    readonly namespace: string | null;
+    /** Tap or macvtap device, by its name in that namespace; null for a process sandbox. */
+    readonly tap: string | null;
+    /** The guest's hardware address; null for a process sandbox. */
+    readonly mac: string | null;
+    /** As others see it: leased, or as far as it is known. IPv4 in dotted form. */
+    readonly guestAddress: string | null;
+    /** As it has it itself: another one where its namespace translates. */
+    readonly innerAddress: string | null;
+    /** The host's own address on `hostInterface`: the way out, and where names are resolved. */
+    readonly gateway: string | null;
+    readonly prefixLength: number | null;
+    /** Where its DHCP server writes what it has given, by an absolute path; null where there is no such server. */
+    readonly leaseFile: string | null;
+  }
+
+  export interface PrepareRequest {
+    readonly sandboxId: string;
+    /** `[a-z2-7]{12}`: `vh`, `vn`, `br`, `tap` and `eph` before it are the names of interfaces. */
+    readonly shortName: string;
+    readonly wish: NetworkWish;
+    /** The leased block, of a wish with a namespace. */
+    readonly addressBlock: number | null;
+    /** Owner of the tap device, who may open it without being root. */
+    readonly uid: number | null;
+  }
+
+  /** Makes and removes networks. Rejects with an `AgentError` that names what the host lacks. */
+  export interface NetworkPlumbing {
+    readonly releases: Readonly<Record<string, Release>>;
+    /** Before anything is leased: `BAD_REQUEST` for a bridge or tap that is not there, `CAPABILITY_MISSING`. */
+    check(wish: NetworkWish): Promise<void>;
+    /** Makes everything, interfaces down. Remains of an earlier sandbox with these very names are removed first. */
+    prepare(request: PrepareRequest, resources: ResourceScope): Promise<SandboxNetwork>;
+    /** Lets packets flow. After `dataplane.attach` only. */
+    up(network: SandboxNetwork): Promise<void>;
+    /** After an agent was away: brings back what has ended by itself. False: its interface is not there any more. */
+    repair(request: PrepareRequest, network: SandboxNetwork, resources: ResourceScope): Promise<boolean>;
+    /** Whether `repair` would find nothing to do. It only reads, because it is asked often. */
+    isWhole(request: PrepareRequest, network: SandboxNetwork, resources: ResourceScope): Promise<boolean>;
+    /** The leased block of addresses is used by nothing on this host. */
+    addressIsFree(addressBlock: number): Promise<boolean>;
+    /** What an operator should know of the host's networks as a whole. */
+    notes(): readonly string[];
+  }
+
+  // What a sandbox may send, compiled: groups are merged, entities and names are addresses, and nothing is left to decide
+  // but packets. `src/network` makes it from what people declare; dataplanes enforce it.
+
+  export type PortProtocol = "tcp" | "udp" | "sctp" | "icmp" | "icmp6";
+
+  export interface AllowedPort {
+    readonly protocol: PortProtocol;
+    /** 0 with `icmp` and `icmp6`. */
+    readonly port: number;
+  }
+
+  /** Names that DNS questions (UDP and TCP 53) or TLS greetings (TCP 443) may have. Null where any may. */
+  export interface AllowedNames {
+    /** Lower case. `*.example.org` is everything below it and not itself. */
+    readonly dns: readonly string[] | null;
+    readonly sni: readonly string[] | null;
+  }
+
+  /** Only `hook: "bridged"` interfaces see a guest's own hardware address. */
+  export interface GuestSource {
+    readonly antiSpoof: boolean;
+    /** Learn the guest's IPv4 address from what it sends. */
+    readonly learn: boolean;
+    readonly mac: string | null;
+    readonly ipv4: string | null;
+    readonly ipv6: string | null;
+  }
+
+  export interface EffectivePolicy {
+    /** The sandbox's own, in 0x1000_0000 to 0x7fff_ffff: apart from groups (0x1_0000 up) and from reserved ones. */
+    readonly identity: number;
+    readonly defaultAllow: boolean;
+    /** Destinations were declared: what is not in `allowCidrs` is denied, also when that is empty. */
+    readonly enforceCidrs: boolean;
+    /** Ports were declared: likewise. */
+    readonly enforcePorts: boolean;
+    /** `10.0.0.0/8`, `fd00::/8`: host bits are zero; sorted, each once. */
+    readonly allowCidrs: readonly string[];
+    readonly denyCidrs: readonly string[];
+    readonly allowPorts: readonly AllowedPort[];
+    readonly bytesPerSecond: number | null;
+    readonly packetsPerSecond: number | null;
+    /** One in this many allowed packets becomes an event; 0 none. */
+    readonly sampleRate: number;
+    readonly allowIcmp: boolean;
+    /** Denials are recorded and let through. */
+    readonly audit: boolean;
+    readonly denyUdp: boolean;
+    readonly names: AllowedNames;
+    readonly source: GuestSource;
+    /** What only a program in the kernel enforces, by field name; empty where nftables can do all of it. */
+    readonly nativeOnly: readonly string[];
+    /** Hexadecimal digest of all of the above. */
+    readonly fingerprint: string;
+  }
+
   // Backends: what runs a sandbox. Words: *plan* checks a request against the host and acquires nothing; *launch* makes
   // a running instance; *adopt* finds an instance that survived an agent restart; *stop* ends its processes. What an
   // instance holds on the host is journalled through `ResourceScope` and given back by the backend's `releases`.
@@ -542,8 +683,13 @@ declare module "fluxvm/plugin" {
   /** What `plan` answers. `spec` is the normalised request; it goes into the record and into `launch`. */
   export interface SandboxPlan {
     readonly spec: JsonObject;
-    /** Host-wide leases that the core takes in the accept transaction. */
-    readonly leases: readonly ("uid" | "address" | "cid")[];
+    /**
+     * Host-wide leases that the core takes in the accept transaction. `uid` is a process sandbox's own user and
+     * `machine_uid` that of what runs a virtual machine: two ranges, so that neither ever has the other's files.
+     */
+    readonly leases: readonly ("uid" | "machine_uid" | "address" | "cid")[];
+    /** Absent: no network. With a namespace it goes with the lease `address`. */
+    readonly network?: NetworkWish;
     readonly vcpus: number;
     readonly memoryMib: number;
     /** Bound on the writable volume in bytes. */
@@ -552,6 +698,8 @@ declare module "fluxvm/plugin" {
     readonly isolation: string;
     /** Things that are not enforced because the operator allowed best effort. */
     readonly notes: readonly string[];
+    /** True where the sandbox runs in the agent itself: it ends with it, and `adopt` never finds it. */
+    readonly endsWithAgent?: boolean;
   }
 
   export interface LaunchRequest {
@@ -566,6 +714,8 @@ declare module "fluxvm/plugin" {
     /** Directory for sockets, made by the core, short enough for a socket path. */
     readonly socketDir: string;
     readonly volume: Volume;
+    /** Up and under policy; null where the plan wanted none of the host's. */
+    readonly network: SandboxNetwork | null;
     /** Authenticates the host at the guest agent. Goes to the guest by descriptor, never by argument or log. */
     readonly token: string;
     /** From the launch until the guest agent has to answer; whoever launches ends the instance then. */
@@ -729,23 +879,147 @@ declare module "fluxvm/plugin" {
     readonly cidIsFree?: (cid: number) => Promise<boolean>;
   }
 
-  // Dataplanes: what decides each packet of a sandbox. *Attach* puts an interface under a policy before it goes up;
-  // *detach* is a release. Facets beyond these come with the plugins that need them.
+  // Dataplanes: what decides each packet of a sandbox. *Attach* puts the host's side of a prepared network under a policy
+  // before it goes up; *detach* is a release. What is attached goes on deciding while the agent is away; `repair` finds
+  // it again.
 
   export interface AttachRequest {
     readonly sandboxId: string;
     readonly shortName: string;
-    /** `none`: no interface at all, which every dataplane can serve. */
-    readonly mode: "none" | "user" | "tap" | "macvtap";
-    readonly policy: JsonObject;
+    /** Null: no interface of the host's, so no packet, so every policy holds. */
+    readonly network: SandboxNetwork | null;
+    readonly policy: EffectivePolicy;
+  }
+
+  /** How one sandbox is attached, as `GET /v1/vms/{id}/network/status` shows it. */
+  export interface Attachment {
+    readonly attached: boolean;
+    readonly interface: string | null;
+    readonly pinDir: string | null;
+    readonly schemaVersion: number | null;
+    readonly schemaCompatible: boolean;
+    /** Fingerprint of the policy that packets are decided by; null where there is none. */
+    readonly policyFingerprint: string | null;
+    /** `tcx`, `tc` or `nft`. */
+    readonly method: string | null;
+  }
+
+  /** Of a sandbox without an interface, or one that nothing decides about. */
+  export const DETACHED: Attachment;
+
+  export interface TrafficStats {
+    readonly allowedPackets: bigint;
+    readonly allowedBytes: bigint;
+    readonly droppedPackets: bigint;
+    readonly droppedBytes: bigint;
+  }
+
+  /** Packets of one direction of one connection that were decided alike. */
+  export interface Flow {
+    readonly identity: number;
+    readonly family: 4 | 6;
+    readonly source: string;
+    readonly destination: string;
+    readonly sourcePort: number;
+    readonly destinationPort: number;
+    readonly protocol: number;
+    readonly verdict: "allow" | "drop";
+    readonly packets: bigint;
+    readonly bytes: bigint;
+    /** Monotonic clock of the host. */
+    readonly lastSeenNs: bigint;
+  }
+
+  /** The number and word of why, as `contract` section 2.3 of the wire has them; `action` says whether audit let it through. */
+  export interface Drop extends Omit<Flow, "verdict"> {
+    readonly reasonCode: number;
+    readonly reason: string;
+    readonly action: "drop" | "audit";
+  }
+
+  export interface Connection extends Omit<Flow, "verdict" | "packets" | "bytes"> {
+    /** `egress`: it began in the sandbox. `reply`: it was begun from outside, and this is the way back. */
+    readonly origin: "egress" | "reply";
+  }
+
+  /** Facet: everything that a program in the kernel tells. */
+  export interface Observation {
+    stats(sandboxId: string): Promise<TrafficStats>;
+    /** Newest first; of every sandbox when null. */
+    flows(sandboxId: string | null, limit: number): Promise<readonly Flow[]>;
+    /** Of every sandbox: those that were last seen at `sinceNs` or later, newest first. One pass over what is kept. */
+    recentFlows(sinceNs: bigint, limit: number): Promise<readonly Flow[]>;
+    /** Most packets first, then newest; of every sandbox when null. */
+    drops(sandboxId: string | null, limit: number): Promise<readonly Drop[]>;
+    connections(sandboxId: string, limit: number): Promise<readonly Connection[]>;
+    /** What the guest was seen to have, and from what (`arp`, `ip`). */
+    learnedAddress(sandboxId: string): Promise<{ readonly address: string; readonly source: string } | null>;
+  }
+
+  /** Facet: continuity of connections over a migration; see `docs/network.md`. */
+  export interface Migration {
+    phase(sandboxId: string): Promise<"running" | "quiescing" | "restoring">;
+    setPhase(sandboxId: string, phase: "running" | "quiescing" | "restoring"): Promise<void>;
+    exportConnections(sandboxId: string): Promise<JsonObject>;
+    importConnections(sandboxId: string, document: JsonObject): Promise<void>;
+  }
+
+  /** An endpoint or identity of another network system of the host. Claims of that system, bounded, and nothing more. */
+  export interface KnownIdentity {
+    readonly id: number;
+    readonly labels: readonly string[];
+  }
+
+  export interface KnownEndpoint extends KnownIdentity {
+    readonly identity: number;
+    readonly addresses: readonly string[];
+    readonly state: string;
+  }
+
+  /** Facet: another network system that this dataplane lives beside, as it describes itself; empty when it is silent. */
+  export interface Neighbour {
+    endpoints(): Promise<readonly KnownEndpoint[]>;
+    identities(): Promise<readonly KnownIdentity[]>;
+  }
+
+  /** What `GET /v1/network/health` adds for this dataplane. */
+  export interface DataplaneHealth {
+    /** Which object is loaded: a path, or `embedded`; null where none is. */
+    readonly bpfObject: string | null;
+    readonly notes: readonly string[];
+  }
+
+  /** What `repair` found and did. Names are ids of sandboxes. */
+  export interface RepairReport {
+    readonly intact: readonly string[];
+    readonly repaired: readonly string[];
+    readonly failed: readonly { readonly sandboxId: string; readonly reason: string }[];
+    /** Attachments of sandboxes that are no more, removed. */
+    readonly orphans: number;
   }
 
   export interface Dataplane {
     readonly releases: Readonly<Record<string, Release>>;
+    /** The interface is down until this has resolved. Rejects with `CAPABILITY_MISSING` or `DATAPLANE_FAILED`. */
     attach(request: AttachRequest, resources: ResourceScope): Promise<void>;
-    /** Replaces the policy of an attached sandbox without a window in which neither applies. */
-    setPolicy(sandboxId: string, policy: JsonObject): Promise<void>;
-    stats(sandboxId: string): Promise<JsonObject>;
+    /**
+     * Replaces the policy of an attached sandbox: no packet that both deny passes, none that both allow is dropped. When
+     * it rejects, the old policy is in force.
+     */
+    setPolicy(sandboxId: string, policy: EffectivePolicy): Promise<void>;
+    attachment(sandboxId: string): Promise<Attachment>;
+    /**
+     * While the agent runs: makes the attachment of one sandbox what `attach` made it, where somebody else broke it, and
+     * answers whether it had to. Where nothing is broken it only reads, because it is asked often. Rejects with
+     * `DATAPLANE_FAILED` when it cannot; then packets of the sandbox are dropped.
+     */
+    mend(request: AttachRequest): Promise<boolean>;
+    /** After an agent was away: makes every one of `expected` as `attach` left it, and removes what is nobody's. */
+    repair(expected: readonly AttachRequest[]): Promise<RepairReport>;
+    health(): Promise<DataplaneHealth>;
+    readonly observation?: Observation;
+    readonly migration?: Migration;
+    readonly neighbour?: Neighbour;
   }
 
   // Change-set methods: how a listing of a sandbox's files is made. The core keeps the baseline and compares; a method
@@ -814,6 +1088,14 @@ declare module "fluxvm/plugin" {
     readonly instancesDir: string;
     /** Absolute path of the guest-agent executable, checked by hash, or null when this build has none. */
     readonly guestAgentPath: string | null;
+    /** Likewise of the program that runs one virtual machine. */
+    readonly hypervisorPath: string | null;
+    /** Likewise of the library that runs them in the agent's own process. */
+    readonly engineLibraryPath: string | null;
+    /** Object with the programs of sandboxes' interfaces; to be read, not executed, so it may lie in the binary. */
+    readonly trafficObjectPath: string | null;
+    /** Likewise with the guard of the host's own interface. */
+    readonly guardObjectPath: string | null;
   }
 
   export interface PluginContext<Options> {
@@ -893,6 +1175,14 @@ declare module "fluxvm/plugin" {
     | "PLUGIN_NOT_FOUND"
     | "PLUGIN_REFUSED"
     | "PLUGIN_FAULT"
+    | "NETWORK_FAILED"
+    | "DATAPLANE_FAILED"
+    | "POLICY_INVALID"
+    | "NETWORK_GROUP_NOT_FOUND"
+    | "CNP_NOT_FOUND"
+    | "ADDRESSES_EXHAUSTED"
+    | "CAPTURE_NOT_FOUND"
+    | "CAPTURE_BUSY"
     | "POOL_NOT_FOUND"
     | "POOL_EXISTS"
     | "POOL_EMPTY"

@@ -18,6 +18,8 @@ const FILES = [
   "channel",
   "resource",
   "storage",
+  "network",
+  "network-policy",
   "backend",
   "dataplane",
   "change-set",
@@ -70,6 +72,7 @@ function declarationsOf(source: string): string {
     .replace(/^import .*?;\n/gms, "")
     .replace(/^export const (\w+) = (\[[^\]]*\]) as const;/gm, "export const $1: readonly $2;")
     .replace(/^export const (\w+) = \/.*\/[a-z]*;/gm, "export const $1: RegExp;")
+    .replace(/^export const (\w+): (\w+) = \{[^}]*\};/gm, "export const $1: $2;")
     .replace(/^export function ([\s\S]*?) \{\n[\s\S]*?^\}/gm, "export function $1;");
 }
 

@@ -3,7 +3,7 @@ import type { InstanceOf, PluginKind } from "../contracts/plugin.ts";
 
 const methods: Readonly<Record<PluginKind, readonly string[]>> = {
   backend: ["plan", "launch"],
-  dataplane: ["attach", "setPolicy", "stats"],
+  dataplane: ["attach", "setPolicy", "attachment", "repair", "health"],
   "change-set": ["supports", "list"],
   storage: ["createVolume", "cloneVolume", "openVolume", "usage", "close"],
 };

@@ -2,7 +2,7 @@
 import { z } from "zod";
 import type { HostFacts, PluginDefinition, ProbeReport } from "../contracts/plugin.ts";
 import { AgentError } from "../errors/agent-error.ts";
-import { asPluginFault, pluginName, withDeadline } from "./faults.ts";
+import { asPluginFault, callWithin, pluginName } from "./faults.ts";
 
 const word = z.string().regex(/^[a-z0-9][a-z0-9_-]{0,63}$/);
 const sentence = z.string().min(1).max(2000);
@@ -25,7 +25,7 @@ export async function runProbe(
   const plugin = pluginName(definition.kind, definition.id);
   let answer: unknown;
   try {
-    answer = await withDeadline(deadlineMs, "the probe", () => definition.probe(host, options));
+    answer = await callWithin(deadlineMs, "the probe", () => definition.probe(host, options));
   } catch (thrown) {
     throw probeFault(plugin, thrown);
   }

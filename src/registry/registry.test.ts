@@ -114,7 +114,7 @@ describe("registry", () => {
     ]);
 
     const faults = Object.fromEntries(registry.report().map((report) => [report.id, report.fault]));
-    expect(faults.hangs).toContain("did not answer within 50 ms");
+    expect(faults.hangs).toContain("took longer than 50 ms");
     expect(faults.throws).toContain("plugin change-set/throws failed in probe: no such luck");
     expect(faults.nonsense).toContain("usable");
     expect(faults.silent).toContain("names no reason");
@@ -123,7 +123,7 @@ describe("registry", () => {
   });
 
   test("an init that hangs, throws or answers an incomplete instance fails alone", async () => {
-    expect(await faultOf(changeSet({ init: () => new Promise(() => undefined) }))).toContain("within 50 ms");
+    expect(await faultOf(changeSet({ init: () => new Promise(() => undefined) }))).toContain("longer than 50 ms");
     expect(await faultOf(changeSet({ init: () => Promise.reject(new Error("boom")) }))).toContain(
       "failed in init: boom",
     );
@@ -143,7 +143,7 @@ describe("registry", () => {
         return { close: async () => closed.resolve("closed") };
       },
     };
-    expect(await faultOf(late)).toContain("within 50 ms");
+    expect(await faultOf(late)).toContain("longer than 50 ms");
     expect(await closed.promise).toBe("closed");
   });
 

@@ -7,12 +7,13 @@ import type { HostFacts, InstanceOf, PluginDefinition, PluginKind, ProbeReport }
 import type { Release } from "../contracts/resource.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import { checkDefinition } from "./definition.ts";
-import { asPluginFault, guardInstance, pluginName, withDeadline } from "./faults.ts";
+import { asPluginFault, callWithin, guardInstance, pluginName } from "./faults.ts";
 import { checkInstance } from "./instance.ts";
 import { describeIssues, runProbe } from "./probe.ts";
 import type { PluginReport } from "./report.ts";
 
-const PROBE_DEADLINE_MS = 10_000;
+/** On a host that does much else a probe is slow, and the sandboxes that live there need their backend all the same. */
+const PROBE_DEADLINE_MS = 60_000;
 const INIT_DEADLINE_MS = 120_000;
 
 /** A candidate: a definition that is yet to be checked, or a file that was refused before it could run. */
@@ -218,7 +219,7 @@ export async function initialise(usable: UsablePlugin, options: RegistryOptions)
     guest: options.guest,
   };
   const deadlineMs = options.initDeadlineMs ?? INIT_DEADLINE_MS;
-  const instance = await withDeadline(deadlineMs, "init", () => definition.init(context), closeLate);
+  const instance = await callWithin(deadlineMs, "init", () => definition.init(context), closeLate);
   return checkInstance(definition.kind, instance);
 }
 

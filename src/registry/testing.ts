@@ -12,7 +12,12 @@ const nobody = (): Promise<never> => Promise.reject(new AgentError("GUEST_UNREAC
 export const noGuest: GuestConnector = { unix: nobody, through: nobody };
 
 /** Facts of this host, with the agent's directories under `root`. */
-export function hostFacts(root = "/nonexistent", guestAgentPath: string | null = null): HostFacts {
+export function hostFacts(
+  root = "/nonexistent",
+  guestAgentPath: string | null = null,
+  hypervisorPath: string | null = null,
+  engineLibraryPath: string | null = null,
+): HostFacts {
   return {
     uid: process.geteuid?.() ?? 0,
     gid: process.getegid?.() ?? 0,
@@ -22,5 +27,9 @@ export function hostFacts(root = "/nonexistent", guestAgentPath: string | null =
     runDir: join(root, "run"),
     instancesDir: join(root, "state", "instances"),
     guestAgentPath,
+    hypervisorPath,
+    engineLibraryPath,
+    trafficObjectPath: null,
+    guardObjectPath: null,
   };
 }

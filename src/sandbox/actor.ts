@@ -13,6 +13,11 @@ export class Actor {
   #last: Waiting | null = null;
   #depth = 0;
 
+  /** Something runs or waits. */
+  get isBusy(): boolean {
+    return this.#depth > 0;
+  }
+
   /** Runs `work` after every earlier command. Rejects with `SANDBOX_BUSY` when too many wait. */
   async run<T>(command: string, work: () => Promise<T>): Promise<T> {
     if (this.#depth >= limits.mailboxMax) throw new AgentError("SANDBOX_BUSY");

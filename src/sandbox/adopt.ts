@@ -2,7 +2,7 @@
 import { readFile } from "node:fs/promises";
 import { limits } from "../config/limits.ts";
 import { asAgentError } from "../errors/agent-error.ts";
-import { withDeadline } from "./clock.ts";
+import { withDeadline } from "../errors/deadline.ts";
 import type { Context } from "./context.ts";
 import { executionsOf } from "./executions/executions.ts";
 import { tellTime } from "./guest-clock.ts";
@@ -95,7 +95,7 @@ async function endedAway(context: Context, sandbox: Sandbox, reason: string): Pr
     return "stopped";
   }
   await fail(context, sandbox, reason);
-  const { changes, stuck } = await releaseRun(sandbox);
+  const { changes, stuck } = await releaseRun(context, sandbox);
   const error = stuck === null ? reason : `${reason}; ${stuckMessage(stuck)}`;
   await amend(context, sandbox, { patch: { error }, changes: () => changes });
   return stuck === null ? "failed" : "stuck";

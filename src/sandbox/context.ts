@@ -38,12 +38,18 @@ export class Context {
   closing = false;
 
   constructor(readonly dependencies: CoreDependencies) {
-    const { settings, backends, storage, dataplanes, store, crashPoint } = dependencies;
+    const { settings, backends, storage, dataplanes, network, store, crashPoint } = dependencies;
     this.catalogue = new Catalogue(settings);
-    this.places = new Places(settings.instancesDir, settings.runDir);
+    this.places = new Places(settings.instancesDir, settings.runDir, dependencies.removeTree);
     const snapshots = { releases: { [DRY_RUN_SNAPSHOT]: releaseSnapshot(this) } };
     const own = [this.places, this.exposed, snapshots];
-    this.releases = releaseTable([...own, storage, ...backends.values(), ...dataplanes.values()]);
+    this.releases = releaseTable([
+      ...own,
+      storage,
+      ...backends.values(),
+      ...dataplanes.values(),
+      ...(network?.plumbing == null ? [] : [network.plumbing]),
+    ]);
     this.leases = new LeaseBook({
       store,
       ranges: settings.leaseRanges,
@@ -88,8 +94,10 @@ export class Context {
   /** What any backend started may still be using it. */
   async #leaseIsClean(kind: LeaseKind, value: number): Promise<boolean> {
     try {
-      for (const backend of this.dependencies.backends.values()) {
-        const isClean = kind === "uid" ? backend.uidIsClean : kind === "cid" ? backend.cidIsFree : undefined;
+      const { backends, network } = this.dependencies;
+      if (kind === "address") return (await network?.plumbing?.addressIsFree(value)) ?? false;
+      for (const backend of backends.values()) {
+        const isClean = kind === "cid" ? backend.cidIsFree : backend.uidIsClean;
         if (isClean !== undefined && !(await isClean(value))) return false;
       }
       return true;

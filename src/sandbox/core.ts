@@ -17,8 +17,11 @@ import { fileOperations } from "./files/files.ts";
 import type { FileSystemOperations } from "./files/operations.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
+import type { SandboxDirectory } from "../network/sandboxes.ts";
 import { watchOvershoot } from "./overshoot.ts";
 import { awakeSandbox, onGuest } from "./on-guest.ts";
+import { sandboxDirectory } from "./network.ts";
+import { NetworkKeeper } from "./network-keeper.ts";
 import { PoolKeeper } from "./pools/keeper.ts";
 import type { PoolOperations } from "./pools/operations.ts";
 import { poolOperations } from "./pools/pools.ts";
@@ -28,6 +31,7 @@ import { pause, restart, resume, start, stop } from "./power.ts";
 import { Reaper } from "./reaper.ts";
 import { type ReconcileReport, reconcile } from "./reconcile.ts";
 import { remove } from "./remove.ts";
+import { Rounds } from "./rounds.ts";
 import type { ResourceOperations } from "./resources/operations.ts";
 import { resourceOperations } from "./resources/resources.ts";
 import { abortDryRuns, dismissReaders, letGo } from "./shutdown.ts";
@@ -51,6 +55,10 @@ export interface SandboxCore {
   startKeepers(): void;
   /** Sandboxes by `status` word and by backend id, for metrics; every status is present. */
   census(): { readonly byStatus: ReadonlyMap<Status, number>; readonly byBackend: ReadonlyMap<string, number> };
+  /** Every sandbox, as the network fabric knows it. */
+  readonly directory: SandboxDirectory;
+  /** Blocks of addresses: how many there are, and how many nobody could get now. */
+  addressUse(): { readonly capacity: number; readonly allocated: number };
   /** What sandboxes and pools were made from. */
   dependants(): readonly Dependant[];
   /** Refuses what is new and ends what nobody could wait for (dry-runs), so that the requests in progress can end. */
@@ -63,7 +71,12 @@ export interface SandboxCore {
 export function createCore(dependencies: CoreDependencies): SandboxCore {
   const context = new Context(dependencies);
   const pools = new PoolKeeper(context);
-  const reaper = new Reaper(context, pools);
+  const [reaper, networks] = [new Reaper(context, pools), new NetworkKeeper(context)];
+  const { reaperIntervalMs, networksLookedAtMs } = dependencies.settings;
+  const rounds = [
+    new Rounds(reaperIntervalMs, () => reaper.pass()),
+    new Rounds(networksLookedAtMs, () => networks.pass()),
+  ];
   let unwatch = (): void => undefined;
   const close = (): void => {
     context.closing = true;
@@ -82,10 +95,12 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
     resources: resourceOperations(context),
     reconcile: () => reconcile(context),
     startKeepers: () => {
-      reaper.start();
+      for (const each of rounds) each.start();
       unwatch = watchOvershoot(context);
     },
     census: () => census(context),
+    directory: sandboxDirectory(context),
+    addressUse: () => context.leases.useOf("address"),
     dependants: () => {
       const records = context.catalogue.all().map(({ record }) => record);
       return dependantsOf(records, context.pools.all());
@@ -93,7 +108,7 @@ export function createCore(dependencies: CoreDependencies): SandboxCore {
     close,
     shutdown: async (budgetMs) => {
       close();
-      await letGo(context, reaper, budgetMs);
+      await letGo(context, rounds, budgetMs);
     },
   };
 }

@@ -24,6 +24,10 @@ export const CRASH_POINTS = [
   "start.journalled",
   "start.launched",
   "start.ready",
+  // The network of a run.
+  "network.prepared",
+  "network.attached",
+  "network.up",
   // Pause and resume.
   "pause.journalled",
   "pause.frozen",

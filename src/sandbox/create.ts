@@ -11,6 +11,7 @@ import type { Context } from "./context.ts";
 import { checkEnvironment, type Environment, environmentChanges } from "./environment.ts";
 import { checkLabels, checkName, isId } from "./fields.ts";
 import type { Leases } from "./leases.ts";
+import { checkNetwork, forgetNetwork } from "./network.ts";
 import { beginKey, finishKey, keyError } from "./once.ts";
 import type { Caller, CreateSandboxRequest, IdempotentRequest, VmRecord } from "./operations.ts";
 import { lifeOwner, newRecord, runOwner, type SandboxRecord, toRow } from "./record.ts";
@@ -71,6 +72,7 @@ export async function create(context: Context, caller: Caller, request: CreateSa
   context.assertOpen();
   const wish = checkWish(caller, request);
   const plan = await context.backend(request.backend).plan(request.backendRequest);
+  await checkNetwork(context, plan);
   for (let attempt = 1; ; attempt += 1) {
     const leases = await context.leases.reserve(plan.leases);
     try {
@@ -145,6 +147,8 @@ function newSandbox(
     resources: null,
     pool: wish.pool,
     podUid: null,
+    networkWish: plan.network ?? null,
+    network: null,
     run: 1,
     incarnation: 0,
     identity: null,
@@ -248,7 +252,7 @@ export async function undo(context: Context, sandbox: Sandbox, cause: AgentError
   const { record } = sandbox;
   log.warn({ sandbox: record.id, code: cause.code, error: cause.message }, "a create failed and is undone");
   await endInstance(context, sandbox, limits.discardBudgetMs);
-  const run = await releaseRun(sandbox);
+  const run = await releaseRun(context, sandbox);
   const life = run.stuck === null ? await sandbox.life.releaseAll() : { changes: [], stuck: run.stuck };
   await crashPoint("create.undone");
   const changes = [...run.changes, ...life.changes, ...forgetIdempotency(record)];
@@ -266,6 +270,7 @@ export async function undo(context: Context, sandbox: Sandbox, cause: AgentError
   }
   context.leases.quarantine(record.leases as Leases);
   context.catalogue.remove(sandbox);
+  await forgetNetwork(context, record.id);
   tell(event);
   await crashPoint("create.gone");
 }

@@ -3,8 +3,8 @@
 import { limits } from "../config/limits.ts";
 import type { ExecRequest, ExecResult, FileContent } from "../contracts/channel.ts";
 import { AgentError } from "../errors/agent-error.ts";
+import { withDeadline } from "../errors/deadline.ts";
 import { type CommandEnd, commandBegan, commandEnded, tellIdle, writing } from "./activity.ts";
-import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import { environmentBytes, withEnvironment } from "./environment.ts";
 import type { ProcessRequest } from "./operations.ts";

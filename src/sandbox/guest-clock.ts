@@ -3,7 +3,7 @@
 import { limits } from "../config/limits.ts";
 import type { GuestChannel } from "../contracts/channel.ts";
 import { asAgentError } from "../errors/agent-error.ts";
-import { withDeadline } from "./clock.ts";
+import { withDeadline } from "../errors/deadline.ts";
 import type { Context } from "./context.ts";
 import type { Live } from "./sandbox.ts";
 

@@ -11,7 +11,7 @@ function setUp(count = 3) {
   const store = state.handle({ dead: false });
   const book = new LeaseBook({
     store,
-    ranges: { uid: { first: 100, count } },
+    ranges: { uid: { first: 100, count }, machine_uid: { first: 500, count } },
     isClean: async (_kind, value) => !dirty.has(value),
     claim: async (kind) => {
       if (claims.refuse) throw new AgentError("CONFIG_INVALID");
@@ -41,9 +41,15 @@ describe("leases", () => {
     expect(claims.made).toEqual(["uid"]);
   });
 
+  test("a machine has its uid from a range of its own", async () => {
+    const { book } = setUp();
+    expect(await book.reserve(["machine_uid"])).toEqual({ machine_uid: 500 });
+    expect(await book.reserve(["uid"])).toEqual({ uid: 100 });
+  });
+
   test("no range, or no value left, is an error that gives back what was reserved", async () => {
     const { book } = setUp(1);
-    await expect(book.reserve(["uid", "address"])).rejects.toMatchObject({ code: "UID_POOL_EXHAUSTED" });
+    await expect(book.reserve(["uid", "address"])).rejects.toMatchObject({ code: "ADDRESSES_EXHAUSTED" });
     await book.reserve(["uid"]);
     await expect(book.reserve(["uid"])).rejects.toMatchObject({ code: "UID_POOL_EXHAUSTED" });
   });

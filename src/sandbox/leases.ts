@@ -36,7 +36,7 @@ export class LeaseBook {
 
   /**
    * Reserves one value of each kind in memory; `take` makes them durable and `cancel` gives them back. Rejects with
-   * `UID_POOL_EXHAUSTED` after it tried to free what is in quarantine.
+   * `UID_POOL_EXHAUSTED` or `ADDRESSES_EXHAUSTED` after it tried to free what is in quarantine.
    */
   async reserve(kinds: readonly LeaseKind[]): Promise<Leases> {
     const reserved: Partial<Record<LeaseKind, number>> = {};
@@ -46,7 +46,7 @@ export class LeaseBook {
       const value = this.#lowestFree(kind);
       if (value === null) {
         this.cancel(reserved);
-        throw new AgentError("UID_POOL_EXHAUSTED", kind === "uid" ? undefined : `no free ${kind}`);
+        throw exhausted(kind);
       }
       this.#states(kind).set(value, "leased");
       reserved[kind] = value;
@@ -67,6 +67,13 @@ export class LeaseBook {
   /** Follows a durable quarantine of these values. */
   quarantine(leases: Leases): void {
     for (const [kind, value] of entriesOf(leases)) this.#states(kind).set(value, "quarantined");
+  }
+
+  /** How many values of a kind there are, and how many nobody could get now. */
+  useOf(kind: LeaseKind): { readonly capacity: number; readonly allocated: number } {
+    const { first, count, excluded } = this.dependencies.ranges[kind] ?? { first: 0, count: 0 };
+    const left = [...(excluded ?? [])].filter((value) => value >= first && value < first + count).length;
+    return { capacity: count - left, allocated: this.#states(kind).size };
   }
 
   /** Frees quarantined values that are clean, a bounded number of checks at a time. Joins a sweep that is running. */
@@ -136,7 +143,7 @@ export class LeaseBook {
     if (range === undefined) return null;
     const states = this.#states(kind);
     for (let value = range.first; value < range.first + range.count; value += 1) {
-      if (!states.has(value)) return value;
+      if (!states.has(value) && range.excluded?.has(value) !== true) return value;
     }
     return null;
   }
@@ -149,4 +156,9 @@ export class LeaseBook {
     }
     return states;
   }
+}
+
+function exhausted(kind: LeaseKind): AgentError {
+  if (kind === "address") return new AgentError("ADDRESSES_EXHAUSTED");
+  return new AgentError("UID_POOL_EXHAUSTED", kind === "cid" ? `no free ${kind}` : undefined);
 }

@@ -4,7 +4,7 @@ import type { Release } from "../contracts/resource.ts";
 import type { CrashPoint } from "./crash-points.ts";
 import { Ledger } from "./ledger.ts";
 import { MemoryState } from "./testing/memory-store.ts";
-import { quiet } from "./testing/world.ts";
+import { silentLog } from "../telemetry/silent-log.ts";
 
 function setUp(releases: Record<string, Release>) {
   const state = new MemoryState();
@@ -22,7 +22,7 @@ function setUp(releases: Record<string, Release>) {
     crashPoint: (point: CrashPoint) => {
       points.push(point);
     },
-    log: quiet,
+    log: silentLog,
   };
   const stored = () => Object.values(state.tables.resources).sort((a, b) => a.seq - b.seq);
   const open = () => new Ledger(dependencies, "a/1", stored());

@@ -5,8 +5,9 @@ import type { JsonObject } from "../contracts/json.ts";
 import type { Logger } from "../contracts/log.ts";
 import type { Release, Resource, ResourceScope } from "../contracts/resource.ts";
 import { AgentError } from "../errors/agent-error.ts";
+import { withDeadline } from "../errors/deadline.ts";
 import type { Change, ResourceRow, Store } from "../state/change.ts";
-import { type Clock, withDeadline } from "./clock.ts";
+import type { Clock } from "./clock.ts";
 import type { CrashHook } from "./crash-points.ts";
 
 export interface LedgerDependencies {

@@ -5,6 +5,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { makePassableDir, Places } from "./places.ts";
 
+const removed: string[] = [];
+const removeTree = async (path: string): Promise<void> => {
+  removed.push(path);
+};
+
 let root: string;
 let umask: number;
 
@@ -36,7 +41,7 @@ describe("passable directories", () => {
   });
 
   test("of an instance and of its socket", async () => {
-    const places = new Places(root, join(root, "run"));
+    const places = new Places(root, join(root, "run"), removeTree);
     await places.makeInstanceDir("one");
     await places.ensureSocketDir("abcdefghij23");
     expect(await Promise.all([mode("one"), mode("run"), mode("run/sandboxes")])).toEqual([0o711, 0o711, 0o711]);
@@ -45,11 +50,18 @@ describe("passable directories", () => {
 });
 
 test("names that could lead elsewhere are not turned into paths", () => {
-  const places = new Places(root, join(root, "run"));
+  const places = new Places(root, join(root, "run"), removeTree);
   for (const name of ["", "..", "a/b", "a/../b", "one/dry-run-", "one/dry-run-0123456z", "a\n"]) {
     expect(() => places.instanceDir(name)).toThrow();
   }
   for (const name of ["", "..", "abcdefghij2", "abcdefghij234", "ABCDEFGHIJ23", "abcdefghij/3"]) {
     expect(() => places.socketDir(name)).toThrow();
   }
+});
+
+test("are removed by what can remove whatever a machine has made in them", async () => {
+  const { releases } = new Places(root, join(root, "run"), removeTree);
+  await releases["instance-directory"]?.({ kind: "instance-directory", name: "one", data: {} });
+  await releases["socket-directory"]?.({ kind: "socket-directory", name: "abcdefghij23", data: {} });
+  expect(removed).toEqual([join(root, "one"), join(root, "run/sandboxes/abcdefghij23")]);
 });

@@ -1,6 +1,6 @@
 // The directories that the core itself makes for a sandbox: one for host-side files and one, with a short path, for
 // sockets. Both are journalled; their releases remove exactly the directory that the name says.
-import { chmod, lstat, mkdir, rm, symlink } from "node:fs/promises";
+import { chmod, lstat, mkdir, symlink } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { Release, Resource } from "../contracts/resource.ts";
 import { AgentError } from "../errors/agent-error.ts";
@@ -29,6 +29,7 @@ export class Places {
   constructor(
     private readonly instancesDir: string,
     runDir: string,
+    private readonly removeTree: (path: string) => Promise<unknown>,
   ) {
     this.#socketsDir = join(runDir, "sandboxes");
     const longest = Buffer.byteLength(join(this.#socketsDir, "x".repeat(12)));
@@ -92,7 +93,7 @@ export class Places {
   }
 
   readonly releases: Readonly<Record<string, Release>> = {
-    "instance-directory": async ({ name }) => await rm(this.instanceDir(name), { recursive: true, force: true }),
-    "socket-directory": async ({ name }) => await rm(this.socketDir(name), { recursive: true, force: true }),
+    "instance-directory": async ({ name }) => void (await this.removeTree(this.instanceDir(name))),
+    "socket-directory": async ({ name }) => void (await this.removeTree(this.socketDir(name))),
   };
 }

@@ -3,7 +3,7 @@
 import { limits } from "../config/limits.ts";
 import type { Volume } from "../contracts/storage.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
-import { withDeadline } from "./clock.ts";
+import { withDeadline } from "../errors/deadline.ts";
 import type { Context } from "./context.ts";
 import { tellingEnd } from "./ending.ts";
 import { executionsOf } from "./executions/executions.ts";
@@ -51,7 +51,7 @@ export async function restart(context: Context, sandbox: Sandbox): Promise<VmRec
 /** Releases what is left of an earlier run, so that nothing of it meets the next. */
 async function finishRelease(context: Context, sandbox: Sandbox): Promise<void> {
   if (sandbox.run.isEmpty && sandbox.leftovers.length === 0) return;
-  const { changes, stuck } = await releaseRun(sandbox);
+  const { changes, stuck } = await releaseRun(context, sandbox);
   await amend(context, sandbox, { changes: () => changes });
   if (stuck !== null) throw stuckError(stuck);
 }
@@ -89,7 +89,7 @@ export async function stopRun(context: Context, sandbox: Sandbox, reason: string
   const { crashPoint } = context.dependencies;
   await endInstance(context, sandbox, limits.stopBudgetMs);
   await crashPoint("stop.ended");
-  const { changes, stuck } = await releaseRun(sandbox);
+  const { changes, stuck } = await releaseRun(context, sandbox);
   await crashPoint("stop.released");
   if (stuck !== null) {
     await fail(context, sandbox, stuckMessage(stuck), changes);
@@ -148,7 +148,7 @@ async function startRun(context: Context, sandbox: Sandbox, snapshot: string | u
     publish(context, sandbox, { instance, volume });
     if (from !== undefined) await executionsOf(context, sandbox).reverted();
   } catch (error) {
-    const { changes, stuck } = await releaseRun(sandbox);
+    const { changes, stuck } = await releaseRun(context, sandbox);
     const reason = asAgentError(error).message;
     await fail(context, sandbox, stuck === null ? reason : `${reason}; ${stuckMessage(stuck)}`, changes);
     throw error;

@@ -8,9 +8,6 @@ import { remove } from "./remove.ts";
 const PRUNE_INTERVAL_MS = 60 * 1000;
 
 export class Reaper {
-  #timer: ReturnType<typeof setTimeout> | null = null;
-  #pass: Promise<void> = Promise.resolve();
-  #stopped = false;
   #prunedAtUnixMs = 0;
 
   constructor(
@@ -18,22 +15,7 @@ export class Reaper {
     private readonly pools: Pick<PoolKeeper, "tend">,
   ) {}
 
-  start(): void {
-    if (this.#stopped) return;
-    this.#timer = setTimeout(() => {
-      this.#pass = this.pass().finally(() => this.start());
-    }, this.context.dependencies.settings.reaperIntervalMs);
-    this.#timer.unref();
-  }
-
-  /** Resolves when the pass that runs, if any, is over; no other begins. */
-  async stop(): Promise<void> {
-    this.#stopped = true;
-    if (this.#timer !== null) clearTimeout(this.#timer);
-    await this.#pass;
-  }
-
-  /** One pass. Faults are logged; the next pass tries again. */
+  /** One pass; never rejects. Faults are logged; the next pass tries again. */
   async pass(): Promise<void> {
     const { log, clock, store } = this.context.dependencies;
     const now = clock.nowUnixMs();

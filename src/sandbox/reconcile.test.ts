@@ -3,7 +3,8 @@ import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Change, Store } from "../state/change.ts";
 import { openStore } from "../state/store.ts";
-import { admin, quiet, UID_FIRST, World } from "./testing/world.ts";
+import { silentLog } from "../telemetry/silent-log.ts";
+import { admin, UID_FIRST, World } from "./testing/world.ts";
 
 const create = { id: "one", backend: "fake", backendRequest: {} };
 
@@ -185,7 +186,7 @@ test("the whole life works on the real store, over a restart", async () => {
 });
 
 async function withStore(world: World, work: (store: Store) => Promise<void>): Promise<void> {
-  const store = await openStore({ stateDir: world.root, log: quiet });
+  const store = await openStore({ stateDir: world.root, log: silentLog });
   try {
     await work(store);
   } finally {

@@ -2,6 +2,7 @@
 // adopted by their recorded identity; a create that was cut is rolled back, a removal rolled forward; everything else is
 // released by its recorded name. Nothing is ever searched for by pattern.
 import { readdir } from "node:fs/promises";
+import { atOnce } from "../contracts/at-once.ts";
 import { limits } from "../config/limits.ts";
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
 import type { Change, ResourceRow, StoredState } from "../state/change.ts";
@@ -10,6 +11,7 @@ import type { Context } from "./context.ts";
 import { undo } from "./create.ts";
 import { storedEnvironment } from "./environment.ts";
 import type { Ledger, StuckResource } from "./ledger.ts";
+import { repairNetworks } from "./network.ts";
 import { stopRun } from "./power.ts";
 import { fromRow, lifeOwner, runOwner, type SandboxRecord } from "./record.ts";
 import { remove } from "./remove.ts";
@@ -37,6 +39,7 @@ export async function reconcile(context: Context): Promise<ReconcileReport> {
   const rows = rowsByOwner(state.resources);
   const sandboxes = state.records.map((row) => rebuild(context, fromRow(row), state, rows));
   for (const sandbox of sandboxes) context.catalogue.add(sandbox);
+  await repairNetworks(context, sandboxes);
   const stuck = await releaseOrphans(context, rows);
   const fates = await settleAll(context, sandboxes);
   await releaseOrphanLeases(context, state);
@@ -79,14 +82,10 @@ function rebuild(
 /** Bounded parallel, because adopting waits for guest agents. */
 async function settleAll(context: Context, sandboxes: readonly Sandbox[]): Promise<Map<Fate, string[]>> {
   const fates = new Map<Fate, string[]>();
-  const waiting = [...sandboxes];
-  const worker = async (): Promise<void> => {
-    for (let sandbox = waiting.pop(); sandbox !== undefined; sandbox = waiting.pop()) {
-      const fate = await settle(context, sandbox);
-      fates.set(fate, [...(fates.get(fate) ?? []), sandbox.id]);
-    }
-  };
-  await Promise.all(Array.from({ length: limits.adoptionsAtOnceMax }, worker));
+  await atOnce(limits.adoptionsAtOnceMax, sandboxes, async (sandbox) => {
+    const fate = await settle(context, sandbox);
+    fates.set(fate, [...(fates.get(fate) ?? []), sandbox.id]);
+  });
   return fates;
 }
 
@@ -117,7 +116,7 @@ async function settleByPhase(context: Context, sandbox: Sandbox): Promise<Fate> 
       return "removed";
     case "stopped":
     case "failed": {
-      const { changes, stuck } = await releaseRun(sandbox);
+      const { changes, stuck } = await releaseRun(context, sandbox);
       if (changes.length > 0) await amend(context, sandbox, { changes: () => changes });
       return stuck === null ? "kept" : "stuck";
     }

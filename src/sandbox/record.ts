@@ -5,6 +5,7 @@ import type { JsonObject } from "../contracts/json.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import type { RecordRow } from "../state/change.ts";
 import { PHASES, type Phase } from "./lifecycle.ts";
+import { networkWishSchema, sandboxNetworkSchema } from "./network-record.ts";
 
 /** Raised by one when a stored record changes shape in a way that an older agent cannot read. */
 const RECORD_VERSION = 1;
@@ -60,6 +61,10 @@ const recordSchema = z.object({
   pool: z.string().nullable().default(null),
   /** Who claimed it, as the claim said. */
   podUid: z.string().nullable().default(null),
+  /** Null: none, as before there were any. */
+  networkWish: networkWishSchema.nullable().default(null),
+  /** The network of this run, null when there is none of the host's. */
+  network: sandboxNetworkSchema.nullable().default(null),
   /** Counts launches; part of the journal owner of each. */
   run: z.int(),
   /** Raised whenever the guest is put back to an earlier state. */

@@ -3,6 +3,7 @@
 import { limits } from "../config/limits.ts";
 import type { Context } from "./context.ts";
 import { acrossIncarnations } from "./executions/executions.ts";
+import { disconnect } from "./network.ts";
 import { runOwner } from "./record.ts";
 import { discard, endInstance, instanceFields, launch, NO_INSTANCE, ownPlace, publish, stuckError } from "./run.ts";
 import type { Live, Sandbox } from "./sandbox.ts";
@@ -18,6 +19,7 @@ export async function relaunch(context: Context, sandbox: Sandbox, volume: Live[
 
 async function launchFrom(context: Context, sandbox: Sandbox, volume: Live["volume"], tag: string): Promise<Live> {
   await endInstance(context, sandbox, limits.discardBudgetMs);
+  await disconnect(context, sandbox);
   const { changes, stuck } = await sandbox.run.releaseAll();
   const patch = { ...NO_INSTANCE, run: sandbox.record.run + 1 };
   await amend(context, sandbox, { patch, changes: () => changes });

@@ -6,6 +6,7 @@ import { AgentError } from "../errors/agent-error.ts";
 import type { Context } from "./context.ts";
 import { goneChanges } from "./create.ts";
 import type { Leases } from "./leases.ts";
+import { forgetNetwork } from "./network.ts";
 import { beginKey, finishKey, forgetKey, keyError } from "./once.ts";
 import type { IdempotentRequest } from "./operations.ts";
 import { interruptDryRun } from "./power.ts";
@@ -59,7 +60,7 @@ async function removeNow(
     sandbox.leftovers.push(sandbox.revert.ledger);
     sandbox.revert = null;
   }
-  const run = await releaseRun(sandbox);
+  const run = await releaseRun(context, sandbox);
   const life = run.stuck === null ? await sandbox.life.releaseAll() : { changes: [], stuck: run.stuck };
   await crashPoint("remove.released");
   const changes: Change[] = [...run.changes, ...life.changes];
@@ -78,6 +79,7 @@ async function removeNow(
   ]);
   context.leases.quarantine(sandbox.record.leases as Leases);
   context.catalogue.remove(sandbox);
+  await forgetNetwork(context, sandbox.id);
   publish(event);
   await crashPoint("remove.gone");
 }

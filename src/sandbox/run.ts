@@ -5,10 +5,11 @@ import type { Instance, LaunchRequest } from "../contracts/backend.ts";
 import type { GuestChannel } from "../contracts/channel.ts";
 import type { Volume, VolumeRequest } from "../contracts/storage.ts";
 import { AgentError } from "../errors/agent-error.ts";
+import { withDeadline } from "../errors/deadline.ts";
 import type { Change } from "../state/change.ts";
-import { withDeadline } from "./clock.ts";
 import type { Context } from "./context.ts";
 import type { Ledger, StuckResource } from "./ledger.ts";
+import { connect, disconnect } from "./network.ts";
 import type { SandboxRecord } from "./record.ts";
 import type { Live, Sandbox } from "./sandbox.ts";
 import { bringToPresent } from "./snapshots/present.ts";
@@ -35,6 +36,7 @@ export function launchRequest(context: Context, sandbox: Sandbox, place: LaunchP
     instanceDir: context.places.instanceDir(place.instanceName),
     socketDir: context.places.socketDir(place.shortName),
     volume: place.volume,
+    network: sandbox.network,
     token: sandbox.token,
     readyTimeoutMs: context.dependencies.settings.readyTimeoutMs,
     resources: place.resources,
@@ -45,7 +47,7 @@ export function launchRequest(context: Context, sandbox: Sandbox, place: LaunchP
 /** A volume for a sandbox: owned by its own uid, or by the agent's where sandboxes have none. */
 export function volumeRequest(sandbox: Sandbox, name: string): VolumeRequest {
   const { leases, volumeCapBytes: capBytes } = sandbox.record;
-  const { uid } = leases;
+  const uid = leases.uid ?? leases.machine_uid;
   if (uid !== undefined) return { name, capBytes, uid, gid: uid };
   return { name, capBytes, uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0 };
 }
@@ -92,6 +94,7 @@ export async function launch(
   await context.places.ensureSocketDir(place.shortName);
   const backend = context.backend(sandbox.record.backend);
   try {
+    await connect(context, sandbox, place.resources);
     const instance = await backend.launch(launchRequest(context, sandbox, place, restore));
     const channel = await answering(instance, context.dependencies.settings.readyTimeoutMs);
     await boundAgain(context, sandbox, instance);
@@ -189,7 +192,8 @@ export async function endInstance(context: Context, sandbox: Sandbox, budgetMs: 
 }
 
 /** Releases what operations and the current run left behind. */
-export async function releaseRun(sandbox: Sandbox): Promise<RunEnd> {
+export async function releaseRun(context: Context, sandbox: Sandbox): Promise<RunEnd> {
+  await disconnect(context, sandbox);
   const changes: Change[] = [];
   for (const ledger of [...sandbox.leftovers, sandbox.run]) {
     const released = await ledger.releaseAll();
@@ -214,7 +218,7 @@ async function ended(context: Context, sandbox: Sandbox, live: Live, reason: str
   await endInstance(context, sandbox, limits.discardBudgetMs);
   await fail(context, sandbox, reason);
   await context.dependencies.crashPoint("ended.journalled");
-  const { changes, stuck } = await releaseRun(sandbox);
+  const { changes, stuck } = await releaseRun(context, sandbox);
   await context.dependencies.crashPoint("ended.released");
   const error = stuck === null ? reason : `${reason}; ${stuckMessage(stuck)}`;
   await amend(context, sandbox, { patch: { error }, changes: () => changes });

@@ -1,6 +1,7 @@
 // One sandbox in memory: its record, its mailbox, its journals and, while it runs, its instance. Fields are replaced as
 // a whole by the lifecycle code, so that a reader on the same thread always sees one consistent published state.
 import type { Instance } from "../contracts/backend.ts";
+import type { SandboxNetwork } from "../contracts/network.ts";
 import type { Volume } from "../contracts/storage.ts";
 import type { AgentError } from "../errors/agent-error.ts";
 import { Actor } from "./actor.ts";
@@ -53,6 +54,8 @@ export class Sandbox {
   /** What the workspace held when it was first stopped for going over its bound. */
   toleratedBytes: number | null = null;
   lastExit: ExitStatus | null;
+  /** What connects the current run; goes into the record with each write of it. */
+  network: SandboxNetwork | null;
 
   constructor(
     public record: SandboxRecord,
@@ -66,6 +69,7 @@ export class Sandbox {
     public run: Ledger,
   ) {
     this.lastExit = record.lastExit;
+    this.network = record.network;
   }
 
   get id(): string {

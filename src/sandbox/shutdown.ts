@@ -1,8 +1,8 @@
 // Letting go of every sandbox at the end of the agent: nothing is stopped, so that the next agent process can adopt it.
 import { AgentError, asAgentError } from "../errors/agent-error.ts";
-import { withDeadline } from "./clock.ts";
+import { withDeadline } from "../errors/deadline.ts";
 import type { Context } from "./context.ts";
-import type { Reaper } from "./reaper.ts";
+import type { Rounds } from "./rounds.ts";
 import type { Sandbox } from "./sandbox.ts";
 
 /** Ends every dry-run soon; its caller is told that the agent is shutting down. */
@@ -19,10 +19,10 @@ export function dismissReaders(context: Context): void {
  * Waits for the commands in every mailbox and the end of dry-runs, then detaches. `context.closing` is set. What is not done
  * within `budgetMs` is left to the journal: the next start finds and finishes it.
  */
-export async function letGo(context: Context, reaper: Reaper, budgetMs: number): Promise<void> {
+export async function letGo(context: Context, rounds: readonly Rounds[], budgetMs: number): Promise<void> {
   const { log } = context.dependencies;
   const sandboxes = context.catalogue.all();
-  const quiet = Promise.all([reaper.stop(), ...sandboxes.map(settle)]);
+  const quiet = Promise.all([...rounds.map((each) => each.stop()), ...sandboxes.map(settle)]);
   await withDeadline(quiet, budgetMs / 2, "waiting for operations").catch((error: unknown) => {
     log.warn({ error: asAgentError(error).message }, "operations were cut by the shutdown");
   });

@@ -22,7 +22,8 @@ export function eventRow(context: Context, record: SandboxRecord, action: string
 
 async function write(context: Context, sandbox: Sandbox, to: Phase, options: TransitionOptions): Promise<void> {
   const from = sandbox.record.phase;
-  const next: SandboxRecord = { ...sandbox.record, lastExit: sandbox.lastExit, ...options.patch, phase: to };
+  const { lastExit, network } = sandbox;
+  const next: SandboxRecord = { ...sandbox.record, lastExit, network, ...options.patch, phase: to };
   const action = eventOf(from, to);
   const event = action === null ? null : eventRow(context, next, action, options.attributes ?? {});
   await context.dependencies.store.commit([

@@ -53,18 +53,14 @@ const ABSENT_REQUEST_KEYS = [
 const ABSENT_KEYS = [
   "disk",
   "seed_disk",
-  "tap_name",
   "control_socket",
   "jail_path",
   "vsock_socket",
   "qga_socket",
   "cgroup_path",
-  "netns",
   "lvm_lv",
   "nbd_pid",
   "swtpm_pid",
-  "dhcp_leasefile",
-  "guest_ip",
   "requested_security_profile",
   "achieved_security_profile",
   "security_evidence",
@@ -87,6 +83,10 @@ const MACHINE_KEYS = [
   "machine",
   "channel",
   "shared_folders",
+  "max_vcpus",
+  "fluxvm_engine",
+  "net_mbit_limit",
+  "net_pps_limit",
   "blk_mbit_limit",
   "blk_ops_limit",
 ] as const;
@@ -101,6 +101,16 @@ function specificationOf({ backend, spec }: SandboxRecord): JsonObject {
   return { ...Object.fromEntries(shown), agent: { enabled: true, port: GUEST_AGENT_PORT } };
 }
 
+/** What connects it, as far as its host has a part in that. */
+function networkOf({ network }: SandboxRecord): JsonObject {
+  return {
+    tap_name: network?.tap ?? null,
+    netns: network?.namespace ?? null,
+    guest_ip: network?.guestAddress ?? null,
+    dhcp_leasefile: network?.leaseFile ?? null,
+  };
+}
+
 function requestOf(record: SandboxRecord): JsonObject {
   return {
     ...nulls(ABSENT_REQUEST_KEYS),
@@ -111,7 +121,7 @@ function requestOf(record: SandboxRecord): JsonObject {
     image: record.backend,
     vcpus: record.vcpus,
     memory_mib: record.memoryMib,
-    network: { mode: "none" },
+    network: { mode: record.networkWish?.mode ?? "none" },
     ttl_seconds: record.ttlSeconds,
     extra_args: [],
     shared_memory: false,
@@ -142,6 +152,7 @@ export function toVmRecord(record: SandboxRecord, observed: Observed): VmRecord 
     error: record.error,
     log_path: observed.consoleLog,
     guest_cid: record.leases.cid ?? null,
+    ...networkOf(record),
     request: requestOf(record),
     virtiofsd_pids: [...observed.folderServers],
     labels: { ...record.labels },

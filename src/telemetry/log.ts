@@ -1,6 +1,7 @@
 // The agent's log: one JSON object a line, by default on stderr, with secrets taken out of every line.
 import pino from "pino";
 import type { Logger } from "../contracts/log.ts";
+import { type IsWritable, LineOutput } from "./line-output.ts";
 import { redactFields, redactText } from "./redact.ts";
 
 export const LOG_LEVELS = ["debug", "info", "warn", "error", "silent"] as const;
@@ -12,11 +13,13 @@ export interface LogOptions {
   readonly level: LogLevel;
   /** Takes each line, newline included; stderr when absent. */
   readonly write?: (line: string) => void;
+  /** Whether stderr takes a line at once. When absent, a reader that is slow is waited for. */
+  readonly isWritable?: IsWritable;
 }
 
 /** Makes the root logger. Lines have `level` (a word), `time` (RFC 3339, UTC), the bindings, the fields and `msg`. */
 export function createLogger(options: LogOptions): Logger {
-  const destination = options.write ? { write: options.write } : standardError();
+  const write = options.write ?? standardError(options.isWritable ?? (() => true));
   const root = pino(
     {
       level: options.level,
@@ -25,27 +28,16 @@ export function createLogger(options: LogOptions): Logger {
       formatters: { level: (label) => ({ level: label }) },
       serializers: {},
     },
-    destination,
+    { write },
   );
   return wrap(root);
 }
 
-/**
- * Written in the background, so that a reader that is slow does not hold the event loop up; what is left is written
- * when the process exits. Lines beyond the bound are dropped: a log that is full must not take the agent with it.
- */
-function standardError(): pino.DestinationStream {
-  const destination = pino.destination({ fd: 2, sync: false, maxLength: UNWRITTEN_MAX_BYTES });
-  // A reader that went away (EPIPE) is no reason to end.
-  destination.on("error", () => {});
-  process.on("exit", () => {
-    try {
-      destination.flushSync();
-    } catch {
-      // Nobody is left to tell.
-    }
-  });
-  return destination;
+/** Not one of pino's own destinations: what those write in the background when the process exits is lost. */
+function standardError(isWritable: IsWritable): (line: string) => void {
+  const output = new LineOutput({ fd: 2, isWritable, unwrittenMaxBytes: UNWRITTEN_MAX_BYTES });
+  process.on("exit", () => output.flush());
+  return (line) => output.write(line);
 }
 
 function wrap(inner: pino.Logger): Logger {

@@ -1,4 +1,4 @@
-// A log for commands whose output is their result: what plugins log there is not shown.
+// A log that keeps nothing: for commands whose output is their result, and for tests of something else.
 import type { Logger } from "../contracts/log.ts";
 
 export const silentLog: Logger = {

@@ -2,6 +2,7 @@
 // agent as init.
 import { chmod, copyFile, mkdir, readdir, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { addNetworkStart } from "./network.ts";
 import type { DebianPackages } from "./packages.ts";
 import { runTool } from "./tool.ts";
 
@@ -55,6 +56,7 @@ export async function makeMicroTree(tree: string, packages: DebianPackages, scra
     await writeFile(join(tree, path), content);
     await chmod(join(tree, path), SECRET_FILES.has(path) ? 0o600 : 0o644);
   }
+  await addNetworkStart(tree, "agent");
 }
 
 async function findTools(directory: string): Promise<string> {

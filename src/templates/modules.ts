@@ -27,6 +27,8 @@ const WANTED: readonly Wanted[] = [
   // What cloud-init reads its words from.
   may("isofs"),
   may("virtio_balloon"),
+  // Tells the kernel that it was copied or put back, so that it draws other random numbers.
+  may("vmgenid"),
   // The power button, and what lets a program hear it.
   may("evdev"),
   may("button"),

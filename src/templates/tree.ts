@@ -5,10 +5,11 @@ import { isAbsolute, join, resolve } from "node:path";
 import { AgentError } from "../errors/agent-error.ts";
 import { BUILD_TIME_S } from "./image-editor.ts";
 import { ROOT_LABEL } from "./format.ts";
+import { addNetworkStart, DHCP_PACKAGE } from "./network.ts";
 import { findTool, runTool } from "./tool.ts";
 
 /** What a service machine needs beyond the smallest system. */
-const DEBIAN_PACKAGES = ["systemd", "systemd-sysv", "dbus", "ca-certificates", "iproute2", "procps"];
+const DEBIAN_PACKAGES = ["systemd", "systemd-sysv", "dbus", "ca-certificates", "iproute2", "procps", DHCP_PACKAGE];
 
 /** A file system's clock may be so far behind. */
 const CLOCK_STEP_MS = 10;
@@ -56,6 +57,7 @@ export async function debianTree(suite: string | null, tree: string, cache: stri
   await writeFile(join(tree, "etc/hosts"), "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n");
   await writeFile(join(tree, "etc/resolv.conf"), "");
   await writeFile(join(tree, "etc/fstab"), `LABEL=${ROOT_LABEL} / ext4 defaults 0 1\n`);
+  await addNetworkStart(tree, "systemd");
   await forgetTimes(tree, startedMs);
 }
 

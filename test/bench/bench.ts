@@ -1,31 +1,54 @@
-// `./run bench [NAME] [--json] [--smoke]`: runs the benchmarks and prints each beside its peer. A smoke run only shows
-// that they start and report; its figures mean nothing.
+// `./run bench [NAME…] [--json] [--smoke] [--pairs N] [--part NAME]`: runs the benchmarks and prints each beside its peer. A
+// smoke run only shows that they start and report; its figures mean nothing. Pairs are for short runs of `boot`, parts for
+// `boot` and `dataplane`.
+import { parseArgs } from "node:util";
+import { benchBoot } from "./boot.ts";
 import { benchChanges } from "./changes.ts";
 import { benchCreate } from "./create.ts";
+import { benchDataplane } from "./dataplane.ts";
 import { benchExec } from "./exec.ts";
 import { benchLifecycle } from "./lifecycle.ts";
 import type { Row } from "./measure.ts";
 import { benchStream } from "./stream.ts";
 
-const BENCHES: Readonly<Record<string, (options: { smoke: boolean }) => Promise<Row[]>>> = {
+interface Options {
+  readonly smoke: boolean;
+  readonly pairs?: number;
+  readonly parts?: readonly string[];
+}
+
+const BENCHES: Readonly<Record<string, (options: Options) => Promise<Row[]>>> = {
   exec: benchExec,
   stream: benchStream,
   changes: benchChanges,
   lifecycle: benchLifecycle,
   create: benchCreate,
+  boot: benchBoot,
+  dataplane: benchDataplane,
 };
 
-const args = process.argv.slice(2);
-const smoke = args.includes("--smoke");
-const names = args.filter((arg) => !arg.startsWith("--"));
+const { values, positionals: names } = parseArgs({
+  allowPositionals: true,
+  options: {
+    json: { type: "boolean", default: false },
+    smoke: { type: "boolean", default: false },
+    pairs: { type: "string" },
+    part: { type: "string", multiple: true },
+  },
+});
+const options: Options = {
+  smoke: values.smoke,
+  ...(values.pairs === undefined ? {} : { pairs: Number(values.pairs) }),
+  ...(values.part === undefined ? {} : { parts: values.part }),
+};
 for (const name of names.length > 0 ? names : Object.keys(BENCHES)) {
   const bench = BENCHES[name];
   if (bench === undefined) {
     process.stderr.write(`no such benchmark: ${name}; there are ${Object.keys(BENCHES).join(", ")}\n`);
     process.exit(2);
   }
-  const rows = await bench({ smoke });
-  if (args.includes("--json")) {
+  const rows = await bench(options);
+  if (values.json) {
     process.stdout.write(`${JSON.stringify({ name, rows })}\n`);
     continue;
   }

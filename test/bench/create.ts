@@ -8,7 +8,7 @@ import type { Template } from "../../src/templates/format.ts";
 import { TestAgent } from "../harness/agent.ts";
 import { buildMicro, type MachineType } from "../harness/micro-machine.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
-import { type Boot, bootByAgent, bootByHand } from "./boot.ts";
+import { type Boot, bootByAgent, bootByHand } from "./creation.ts";
 import { ExecTrace } from "./exec-trace.ts";
 import { type BudgetKind, judged, type Row } from "./measure.ts";
 

@@ -5,7 +5,9 @@ import { chmod, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { freePort } from "./free-port.ts";
 import { join } from "node:path";
 import type { Subprocess } from "bun";
+import { Door } from "./door.ts";
 import { ADMIN_TOKEN, AgentClient, READER_TOKEN, TENANT_TOKEN } from "./client.ts";
+import { UIDS_OF_AGENT, UIDS_PER_RANGE } from "./host.ts";
 
 export { ADMIN_TOKEN, READER_TOKEN, TENANT_TOKEN };
 
@@ -14,7 +16,6 @@ export const FLUXCTL = process.env.FLUXVM_TEST_BINARY ?? join(ROOT, "dist/fluxct
 // A bound for a hang: an emulated machine that others leave little takes a while.
 const START_TIMEOUT_MS = 240_000;
 const STOP_TIMEOUT_MS = 20_000;
-const UIDS_PER_AGENT = 96;
 
 export interface AgentOptions {
   /** Added to the configuration, top-level keys first. */
@@ -29,6 +30,8 @@ export interface AgentOptions {
   readonly uid?: number;
   /** Command that the agent is started through, after the change of user; it ends in `"$@"`-like exec of the rest. */
   readonly wrap?: readonly string[];
+  /** Network namespace that it runs in, as its host's; its API is reached here all the same. */
+  readonly namespace?: string;
   readonly auth?: string;
   readonly poolMib?: number;
   /** Where its state and its sockets lie below its directory. */
@@ -42,6 +45,16 @@ const DEFAULT_AUTH = `tokens = [
   { token = "${TENANT_TOKEN}", role = "admin", name = "other", tenant = "other" },
 ]`;
 
+/** Sections that give an agent eight blocks of addresses of its own, and its dataplane the options that `dataplane` says. */
+export function networkSections(firstBlock: number, dataplane: string): string {
+  return `[sandbox.addresses]
+block_base = ${firstBlock}
+block_count = 8
+[sandbox.dataplane]
+${dataplane}
+`;
+}
+
 export class TestAgent extends AgentClient {
   readonly dir: string;
   readonly port: number;
@@ -50,6 +63,7 @@ export class TestAgent extends AgentClient {
   readonly uidBase: number;
   readonly #options: AgentOptions;
   #process: Subprocess | null = null;
+  #door: Door | null = null;
 
   private constructor(dir: string, port: number, options: AgentOptions) {
     super(`http://127.0.0.1:${port}`);
@@ -57,7 +71,7 @@ export class TestAgent extends AgentClient {
     this.port = port;
     this.stateDir = join(dir, options.stateName ?? "state");
     this.runDir = join(dir, options.runName ?? "run");
-    this.uidBase = 1_000_000 + port * 2 * UIDS_PER_AGENT;
+    this.uidBase = 1_000_000 + port * UIDS_OF_AGENT;
     this.#options = options;
   }
 
@@ -100,6 +114,8 @@ export class TestAgent extends AgentClient {
 
   /** Starts the process and waits until it listens. */
   async start(env: Readonly<Record<string, string>> = {}): Promise<void> {
+    const { namespace } = this.#options;
+    if (namespace !== undefined) this.#door ??= await Door.open(namespace, this.port, join(this.dir, "door.sock"));
     const child = this.spawn(env);
     const deadline = performance.now() + START_TIMEOUT_MS;
     for (;;) {
@@ -118,6 +134,7 @@ export class TestAgent extends AgentClient {
   /** Starts the process and does not wait. */
   spawn(env: Readonly<Record<string, string>> = {}): Subprocess {
     const command = existsSync(FLUXCTL) ? [FLUXCTL] : [process.execPath, join(ROOT, "src/main.ts")];
+    const { namespace } = this.#options;
     const user =
       this.#options.uid === undefined
         ? []
@@ -128,6 +145,7 @@ export class TestAgent extends AgentClient {
         "-c",
         'exec "$@" 2>>"$LOG"',
         "sh",
+        ...(namespace === undefined ? [] : ["nsenter", `--net=/run/netns/${namespace}`]),
         ...user,
         ...(this.#options.wrap ?? []),
         ...command,
@@ -182,6 +200,7 @@ export class TestAgent extends AgentClient {
     for (const { id } of list?.body.items ?? [])
       await this.json("DELETE", `/v1/sandboxes/${id}`).catch(() => undefined);
     await this.stop();
+    await this.#door?.[Symbol.asyncDispose]();
     const umount = Bun.spawn(["umount", join(this.stateDir, "pool")], { stderr: "ignore" });
     await umount.exited;
     await rm(this.dir, { recursive: true, force: true });
@@ -208,11 +227,11 @@ ${storage}
 [sandbox.procbox]
 enabled = true
 uid_base = ${this.uidBase}
-uid_count = ${UIDS_PER_AGENT}
+uid_count = ${UIDS_PER_RANGE}
 ${procbox}
 [sandbox.vsock]
 cid_base = ${this.uidBase}
-cid_count = ${UIDS_PER_AGENT}
+cid_count = ${UIDS_PER_RANGE}
 ${sections}
 `;
   }

@@ -3,6 +3,11 @@
 import { readdir, readFile, readlink, stat } from "node:fs/promises";
 import { basename, join } from "node:path";
 
+/** `uid_count` of a test's agent. */
+export const UIDS_PER_RANGE = 96;
+/** Of sandboxes, of their supervisors, and of virtual machines. */
+export const UIDS_OF_AGENT = 3 * UIDS_PER_RANGE;
+
 export interface HostTrace {
   /** Mount points that mention the agent's directory. */
   readonly mounts: readonly string[];
@@ -33,7 +38,7 @@ export async function traceHost(agent: {
     mounts: mountPoints.sort(),
     loops: await loopsOf(agent.dir),
     cgroups: await ownCgroups(cgroups.flat(), agent.uidBase),
-    processes: await processesOf(agent.uidBase, agent.uidBase + 192),
+    processes: await processesOf(agent.uidBase, agent.uidBase + UIDS_OF_AGENT),
     instances: await names(join(agent.stateDir, "instances")),
     sockets: await tree(agent.runDir, "agent.sock"),
   };
@@ -47,7 +52,7 @@ async function ownCgroups(groups: readonly string[], uidBase: number): Promise<s
   const own = new Set<string>();
   for (const group of groups) {
     const owner = await stat(join(group, "work")).catch(() => null);
-    if (owner !== null && owner.uid >= uidBase && owner.uid < uidBase + 192) own.add(basename(group));
+    if (owner !== null && owner.uid >= uidBase && owner.uid < uidBase + UIDS_OF_AGENT) own.add(basename(group));
   }
   return groups.filter((group) => own.has(basename(group))).sort();
 }

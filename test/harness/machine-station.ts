@@ -26,15 +26,16 @@ export class MachineStation implements AsyncDisposable {
     readonly machine: TestSandbox,
   ) {}
 
-  /** `before` runs between the start of the agent and the creation of the machine. */
+  /** `before` runs between the start of the agent and the creation of the machine; `backend` null: the one of the host. */
   static async start(
     options: AgentOptions = {},
     before: (agent: TestAgent) => Promise<void> = async () => undefined,
+    backend: string | null = null,
   ): Promise<MachineStation> {
     const directory = await mkdtemp("/var/tmp/fluxvm-machine-");
     // The machine's own user reads its kernel and its image.
     await chmod(directory, 0o711);
-    const template = await buildMicro(directory, "micro");
+    const template = await buildMicro(directory, "micro", backend);
     const templates = `templates_dir = "${join(directory, "templates")}"`;
     const sections = `[sandbox]\n${templates}\nready_timeout_secs = ${READY_SECONDS}\n${options.sections ?? ""}`;
     const agent = await TestAgent.start({ ...options, sections });

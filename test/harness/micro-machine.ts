@@ -24,13 +24,19 @@ export type MachineType = "q35" | "microvm";
 /** Nobody else uses the directories of a test. */
 const noLock = async (): Promise<AsyncDisposable> => ({ async [Symbol.asyncDispose]() {} });
 
-/** Builds the micro template of this name below `directory`. */
-export function buildMicro(directory: string, name: string): Promise<Template> {
-  return build(directory, name, { kind: "micro" }, MICRO_SIZE_MIB);
+/** Builds the micro template of this name below `directory`; `backend` null: any that a host has runs it. */
+export function buildMicro(directory: string, name: string, backend: string | null = null): Promise<Template> {
+  return build(directory, name, { kind: "micro" }, MICRO_SIZE_MIB, backend);
 }
 
 /** Builds a template below `directory`. */
-export function build(directory: string, name: string, root: RootSource, sizeMib: number): Promise<Template> {
+export function build(
+  directory: string,
+  name: string,
+  root: RootSource,
+  sizeMib: number,
+  backend: string | null = null,
+): Promise<Template> {
   return buildTemplate(
     {
       name,
@@ -39,7 +45,7 @@ export function build(directory: string, name: string, root: RootSource, sizeMib
       sizeMib,
       memoryMib: 256,
       vcpus: 1,
-      backend: null,
+      backend,
     },
     {
       store: new TemplateStore(join(directory, "templates"), noLock),

@@ -1,10 +1,14 @@
 // Walks the route table: every route has its marks and keeps them. A new route without a guard, or with one that does
 // nothing, fails here without anyone having to remember it.
-import { describe, expect, test } from "bun:test";
+import { afterAll, describe, expect, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { catalogue } from "../../src/errors/catalogue.ts";
 import { defineRoute, type Route } from "../../src/http/route.ts";
 import { Harness } from "../../src/http/testing/harness.ts";
 import { fakeTemplate } from "../../src/http/testing/templates.ts";
+import { NetworkWorld } from "../../src/network/testing/world.ts";
 
 const TOKENS = [
   { token: "t-admin", role: "admin", name: "admin" },
@@ -13,10 +17,19 @@ const TOKENS = [
   { token: "t-green", role: "admin", name: "green-admin", tenant: "green" },
 ];
 
-const harness = new Harness({ auth: { tokens: TOKENS } });
+const captures = await mkdtemp(join(tmpdir(), "fluxvm-captures-"));
+afterAll(() => rm(captures, { recursive: true }));
+const network = new NetworkWorld(undefined, {
+  capturesDir: captures,
+  captureProgram: () => ({ exited: Promise.resolve(0), kill: () => {} }),
+});
+const harness = new Harness({ auth: { tokens: TOKENS }, network });
 const { routes } = harness.http;
 const label = (route: Route) => `${route.method} ${route.path}`;
 const table = routes.map((route) => [label(route), route] as const);
+
+/** Of a network that is elsewhere. */
+const IDENTITY = 70_000;
 
 /** Bodies that pass each route's check, so that only the marks decide. */
 const BODIES: Record<string, unknown> = {
@@ -43,14 +56,25 @@ const BODIES: Record<string, unknown> = {
   "executions/:eid/resize": { cols: 80, rows: 24 },
   "/v1/pools": { name: "new", size: 1, template: {} },
   "/v1/pools/:name/resize": { size: 1 },
+  "network/conntrack": { action: "flush" },
+  "/v1/network/groups": { name: "new" },
+  "/v1/network/cnp": policyDocument("other"),
+  "/v1/network/ipcache/remote": { identity: IDENTITY, cidrs: [] },
 };
 
+function policyDocument(name: string) {
+  return { kind: "CiliumNetworkPolicy", metadata: { name }, spec: { endpointSelector: { matchLabels: { a: "b" } } } };
+}
+
+/** Streams that do not end by themselves. */
+const ENDLESS: ReadonlySet<string> = new Set(["/v1/events/stream", "/v1/network/flows/stream"]);
 const EXECUTION = "e1";
 /** Of a sandbox, and yet not its tenant's: what it may take from others. */
 const OPERATORS = ["POST /v1/vms/:id/resources"];
 
-function bodyOf(route: Route): unknown {
+function bodyOf(route: Route, id: string): unknown {
   if (route.checkBody === null) return undefined;
+  if (/migration\/restore$/.test(route.path)) return { sandbox: id };
   const action = route.path.replace(/^\/v1\/(vms|sandboxes)\/:id\/?/, "");
   return BODIES[action] ?? {};
 }
@@ -68,7 +92,19 @@ function queryOf(route: Route): string {
   return label(route) === "DELETE /v1/sandboxes/:id/expose" ? "?port=80" : "";
 }
 
-function call(route: Route, id: string, token?: string) {
+/** What is there before a route of networks is called. Answers the token of a capture that is over, where it names one. */
+async function prepareNetwork({ path }: Route, id: string): Promise<string> {
+  if (!path.includes("/network/")) return "";
+  if (network.sandboxes.has(id) && network.fabric.connected.get(id) === undefined) await network.connect(id);
+  // A document is the group of its name.
+  if (/\/(cnp|groups)\/:name$/.test(path)) await network.fabric.setDocument(policyDocument("kept"));
+  if (!path.endsWith("/:token") || !network.sandboxes.has(id)) return "none";
+  const { token } = await network.services.captures.begin(id, { interface: "vh", seconds: 1, packets: 1 });
+  while (network.services.captures.of(id).some(({ state }) => state === "running")) await Bun.sleep(1);
+  return token;
+}
+
+async function call(route: Route, id: string, token?: string) {
   if (route.path.includes(":eid") && !harness.executions.all.has(`${id}/${EXECUTION}`)) {
     const tty = { cols: 80, rows: 24 };
     const execution = harness.executions.add(id, EXECUTION, {
@@ -88,11 +124,14 @@ function call(route: Route, id: string, token?: string) {
   harness.ports.exposed.clear();
   if (label(route) === "DELETE /v1/sandboxes/:id/expose") harness.ports.exposed.set(80, { port: 80, hostPort: 4000 });
   const query = queryOf(route);
+  const capture = await prepareNetwork(route, id);
   const path = `${route.path
-    .replace(":id", id)
+    .replace(/:id(?=\/|$)/, id)
     .replace(":eid", EXECUTION)
+    .replace(":token", capture)
+    .replace(":identity", String(IDENTITY))
     .replace(/:tag|:name/, "kept")}${query}`;
-  return harness.call(route.method, path, { token, json: bodyOf(route), isEndless: path === "/v1/events/stream" });
+  return harness.call(route.method, path, { token, json: bodyOf(route, id), isEndless: ENDLESS.has(path) });
 }
 
 describe("marks", () => {
@@ -113,7 +152,7 @@ describe("marks", () => {
   });
 
   test("every path with an id is guarded", () => {
-    const withId = routes.filter((route) => route.path.includes(":id"));
+    const withId = routes.filter((route) => /:id(\/|$)/.test(route.path));
     expect(withId.filter((route) => route.guard !== "sandbox").map(label)).toEqual([]);
   });
 

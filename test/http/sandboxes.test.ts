@@ -64,6 +64,8 @@ describe("create", () => {
     [{ procbox: {}, spec: {} }, 400, "BAD_REQUEST"],
     [{ procbox: {}, volumes: [] }, 400, "BAD_REQUEST"],
     [{ procbox: {}, vcpus: 2 }, 400, "BAD_REQUEST"],
+    [{ procbox: {}, network: { mode: "tap" } }, 400, "BAD_REQUEST"],
+    [{ spec: { image: "/x" }, network: { mode: "tap" } }, 400, "BAD_REQUEST"],
     [{ procbox: {}, http_proxy_port: 80 }, 400, "BAD_REQUEST"],
     [{ procbox: {}, http_proxy_ports: [80] }, 400, "BAD_REQUEST"],
     [{ procbox: {}, confidential: "auto" }, 400, "BAD_REQUEST"],
@@ -84,6 +86,17 @@ describe("create", () => {
     const answer = await harness.call("POST", "/v1/sandboxes", { json });
     expect([answer.status, answer.json.code]).toEqual([status, code]);
     expect(harness.operations.sandboxes.size).toBe(0);
+  });
+
+  test("a network of the request is taken in the place of its template's, but no place of the host for a tenant", async () => {
+    const harness = new Harness({ auth: { tokens: [{ token: "t", role: "admin", tenant: "blue" }] } });
+    harness.templates.byName.set("micro", fakeTemplate("micro", { network: { mode: "none" } }));
+    const create = (network: object) =>
+      harness.call("POST", "/v1/sandboxes", { json: { template: "micro", network }, token: "t" });
+    expect((await create({ mode: "tap" })).status).toBe(201);
+    expect(lastArgument(harness, "create")).toMatchObject({ backendRequest: { network: { mode: "tap" } } });
+    const { status, json } = await create({ mode: "tap", bridge: "br0" });
+    expect([status, json.code, json.details.fields]).toEqual([403, "HOST_PATHS_REFUSED", ["network.bridge"]]);
   });
 
   test("variables of a request win over those of its template or specification, and are no part of what a backend gets", async () => {

@@ -203,18 +203,20 @@ describe("the cap of a token", () => {
 });
 
 describe("a head alone", () => {
-  test.each(["/v1/sandboxes/ID/executions/e/stream", "/v1/sandboxes/ID/files/watch?path=/", "/v1/events/stream"])(
-    "of %s leaves nothing open",
-    async (route) => {
-      const { harness, id, server } = await serve();
-      const execution = harness.executions.add(id, "e");
-      const response = await fetch(`${server.url}${route.replace("ID", id)}`, { method: "HEAD" });
-      expect([response.status, await response.text()]).toEqual([200, ""]);
-      expect(execution.attached.every(({ signal }) => signal.aborted)).toBe(true);
-      // A stream that were open would get its last frame, and be waited for.
-      const began = performance.now();
-      await server.stop(3_000);
-      expect(performance.now() - began).toBeLessThan(1_000);
-    },
-  );
+  test.each([
+    "/v1/sandboxes/ID/executions/e/stream",
+    "/v1/sandboxes/ID/files/watch?path=/",
+    "/v1/events/stream",
+    "/v1/network/flows/stream",
+  ])("of %s leaves nothing open", async (route) => {
+    const { harness, id, server } = await serve();
+    const execution = harness.executions.add(id, "e");
+    const response = await fetch(`${server.url}${route.replace("ID", id)}`, { method: "HEAD" });
+    expect([response.status, await response.text()]).toEqual([200, ""]);
+    expect(execution.attached.every(({ signal }) => signal.aborted)).toBe(true);
+    // A stream that were open would get its last frame, and be waited for.
+    const began = performance.now();
+    await server.stop(3_000);
+    expect(performance.now() - began).toBeLessThan(1_000);
+  });
 });

@@ -1,16 +1,16 @@
 // Process sandboxes on stock Debian kernels with a KVM of their own: the built binary inside, driven from outside, with
 // control groups v2 alone, and once with systemd as the first process.
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { TestSandbox } from "../harness/sandbox.ts";
 import { AGENT_PORT, KvmAgent, succeed, UID_BASE } from "./harness/agent.ts";
+import { compiled } from "./harness/compiled.ts";
+import { missing } from "./harness/conditions.ts";
+import { makeWorld } from "./harness/surroundings.ts";
 import { KvmHost } from "./host/machine.ts";
 
 // Bounds for a hang: programs run many times slower under emulation, and slower still beside others. The first boot may
 // build the machine.
-const TEST_TIMEOUT_MS = 5 * 60_000;
+const TEST_TIMEOUT_MS = 15 * 60_000;
 const BOOT_TIMEOUT_MS = 10 * 60_000;
 setDefaultTimeout(TEST_TIMEOUT_MS);
 
@@ -22,9 +22,10 @@ const MACHINES = [
 /** The first version that also keeps signals in. */
 const LANDLOCK_ALONE = 6;
 
-/** Why no KVM host can be made here; null when one can. */
-const missing =
-  process.getuid?.() !== 0 ? "root" : Bun.which("apt-get") === null || Bun.which("debootstrap") === null ? "apt" : null;
+/** Where the service has its configuration. */
+const CONFIG = "/etc/fluxvm/config.toml";
+/** Of two worlds, the one that a profile lets sandboxes reach, and the other. */
+const [NEAR, FAR] = ["10.99.0.2", "198.51.100.2"];
 
 describe.skipIf(missing !== null).each(MACHINES)("a Debian host with Linux $kernel and $init init", (machine) => {
   let host: KvmHost;
@@ -45,7 +46,7 @@ describe.skipIf(missing !== null).each(MACHINES)("a Debian host with Linux $kern
 
   test("its KVM runs a guest", async () => {
     expect(await said("uname", "-r")).toStartWith(`${machine.kernel}.`);
-    await host.write("/tmp/probe", await compiledProbe(), 0o755);
+    await host.write("/tmp/probe", await compiled("probe"), 0o755);
     expect(await said("/tmp/probe")).toBe("api 12\nkvm\nhalted\n");
   });
 
@@ -138,6 +139,76 @@ describe.skipIf(missing !== null).each(MACHINES)("a Debian host with Linux $kern
       expect(await groups()).toEqual([]);
       await succeed(host, ["systemctl", "stop", "fluxvm"]);
     });
+
+    describe("networks of the service", () => {
+      let id: string;
+      let written: string;
+
+      const servicePid = (): Promise<string> => said("systemctl", "show", "--property", "MainPID", "--value", "fluxvm");
+      const within = (script: string): Promise<string> =>
+        said("fluxctl", "sandbox", "exec", id, "--", "bash", "-c", script);
+      /** Says the address when its port 80 answers, and nothing when it does not. */
+      const call = (address: string): string =>
+        `(timeout 3 bash -c 'exec 3<>/dev/tcp/${address}/80 && grep -q port <&3 && echo ${address}' 2>&- || true)`;
+      const reached = async (): Promise<string> => await within(`${call(NEAR)}; ${call(FAR)}`);
+      const network = (...args: string[]) => host.run(["fluxctl", "network", ...args, "--restart"]);
+      /** Nothing happens to the service or its configuration. */
+      const refused = async (args: readonly string[], complaint: string): Promise<void> => {
+        const [pid, text] = [await servicePid(), await said("cat", CONFIG)];
+        const { status, errors } = await network(...args);
+        expect([status, errors]).toEqual([1, expect.stringContaining(complaint)]);
+        expect([await servicePid(), await said("cat", CONFIG)]).toEqual([pid, text]);
+        await succeed(host, ["systemctl", "is-active", "fluxvm"]);
+      };
+
+      test("are open until there is a profile", async () => {
+        await makeWorld(host, [
+          { host: "10.99.0.1", world: NEAR },
+          { host: "198.51.100.1", world: FAR },
+        ]);
+        await succeed(host, ["sed", "-i", "s/^# allow_net = false/allow_net = true/", CONFIG]);
+        written = await said("cat", CONFIG);
+        await succeed(host, ["systemctl", "restart", "fluxvm"]);
+        await listening(host);
+        id = (await said("fluxctl", "sandbox", "create", "--net-port", "80")).trim();
+        expect(await reached()).toBe(`${NEAR}\n${FAR}\n`);
+      });
+
+      test("are held to a profile when the service is restarted into it, and into another", async () => {
+        const first = await servicePid();
+        expect(await network("enable", "--profile", "ga")).toMatchObject({ status: 0, errors: "" });
+        const second = await servicePid();
+        expect(second).not.toBe(first);
+        expect(await reached()).toBe(`${NEAR}\n`);
+        const status = JSON.parse(await said("fluxctl", "network", "status", id, "--output", "json"));
+        expect(status).toMatchObject({ attached: true, policy_synced: true, mode: "ebpf" });
+
+        expect(await network("enable", "--profile", "prod")).toMatchObject({ status: 0, errors: "" });
+        expect(await servicePid()).not.toBe(second);
+        expect(await reached()).toBe(`${NEAR}\n`);
+      });
+
+      test("are not restarted into what is no configuration, or what this host cannot enforce", async () => {
+        await succeed(host, ["sed", "-i", '1i listne = "x"', CONFIG]);
+        await refused(["enable", "--profile", "ga"], "CONFIG_INVALID");
+        await succeed(host, ["sed", "-i", "1d", CONFIG]);
+        await succeed(host, ["mv", "/usr/sbin/nft", "/usr/sbin/nft.away"]);
+        await refused(["enable", "--profile", "ga"], "this host cannot enforce it");
+        await succeed(host, ["mv", "/usr/sbin/nft.away", "/usr/sbin/nft"]);
+        expect(await reached()).toBe(`${NEAR}\n`);
+      });
+
+      test("lose the profile once no sandbox has one, and leave nothing", async () => {
+        await refused(["disable"], "sandboxes have interfaces on this host");
+        await succeed(host, ["fluxctl", "sandbox", "delete", id]);
+        expect(await network("disable")).toMatchObject({ status: 0, errors: "" });
+        expect(await said("cat", CONFIG)).toBe(written);
+        expect(await said("nft", "list", "tables")).not.toContain("fluxvm");
+        await succeed(host, ["systemctl", "is-active", "fluxvm"]);
+        expect(await groups()).toEqual([]);
+        await succeed(host, ["systemctl", "stop", "fluxvm"]);
+      });
+    });
   }
 });
 
@@ -145,16 +216,4 @@ describe.skipIf(missing !== null).each(MACHINES)("a Debian host with Linux $kern
 async function listening(host: KvmHost): Promise<void> {
   const knock = `until (: </dev/tcp/127.0.0.1/${AGENT_PORT}) 2>&-; do systemctl is-active fluxvm || exit 1; sleep 0.2; done`;
   await succeed(host, ["timeout", "120", "bash", "-c", knock]);
-}
-
-async function compiledProbe(): Promise<Uint8Array> {
-  const folder = await mkdtemp(join(tmpdir(), "fluxvm-probe-"));
-  try {
-    const program = join(folder, "probe");
-    const source = join(import.meta.dir, "probe.c");
-    expect(await Bun.spawn(["cc", "-static", "-O1", "-o", program, source], { stderr: "inherit" }).exited).toBe(0);
-    return await Bun.file(program).bytes();
-  } finally {
-    await rm(folder, { recursive: true });
-  }
 }

@@ -1,10 +1,9 @@
 // Virtual machines that are reached by vsock, on a stock Debian kernel with a KVM and a vhost-vsock of its own: the tests of
 // `inside/vsock.ts` run in there, with the built binary.
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { succeed } from "./harness/agent.ts";
+import { compiled } from "./harness/compiled.ts";
+import { missing } from "./harness/conditions.ts";
 import { CPUS_FOR_GUESTS, KvmHost } from "./host/machine.ts";
 
 // Bounds for a hang: programs run many times slower under emulation, and slower still beside others. The first boot may
@@ -17,10 +16,6 @@ const PEER = "/tmp/vsock-peer";
 /** Of those that always run. */
 const TESTS_MIN = 7;
 
-/** Why no KVM host can be made here; null when one can. */
-const missing =
-  process.getuid?.() !== 0 ? "root" : Bun.which("apt-get") === null || Bun.which("debootstrap") === null ? "apt" : null;
-
 describe.skipIf(missing !== null)("a Debian host with Linux 6.12", () => {
   let host: KvmHost;
   beforeAll(async () => {
@@ -31,7 +26,7 @@ describe.skipIf(missing !== null)("a Debian host with Linux 6.12", () => {
   afterAll(() => host?.close());
 
   test("has machines that are reached by vsock", async () => {
-    await host.write(PEER, await compiledPeer(), 0o755);
+    await host.write(PEER, await compiled("vsock-peer"), 0o755);
     const { status, output, errors } = await host.run(["bun", "test", "./test/kvm/inside/vsock.ts"], {
       VSOCK_PEER: PEER,
       FLUXVM_TEST_FULL: process.env.FLUXVM_TEST_FULL ?? "",
@@ -41,19 +36,3 @@ describe.skipIf(missing !== null)("a Debian host with Linux 6.12", () => {
     process.stdout.write(output);
   });
 });
-
-/** Needs no library of the guest. */
-async function compiledPeer(): Promise<Uint8Array> {
-  const folder = await mkdtemp(join(tmpdir(), "fluxvm-kvm-"));
-  try {
-    const output = join(folder, "peer");
-    const source = join(import.meta.dir, "vsock-peer.c");
-    const compiler = Bun.spawn(["cc", "-O2", "-Wall", "-Werror", "-static", "-o", output, source], {
-      stderr: "inherit",
-    });
-    if ((await compiler.exited) !== 0) throw new Error("the peer does not compile");
-    return await Bun.file(output).bytes();
-  } finally {
-    await rm(folder, { recursive: true });
-  }
-}

@@ -10,12 +10,27 @@ const isRoot = process.getuid?.() === 0;
 const MIB = 1024 * 1024;
 /** At full length more than a connection may be idle. */
 const SILENCE_SECONDS = process.env.FLUXVM_TEST_FULL === "1" ? 75 : 3;
+/** Less than what helps somebody who waits for ever: a reader may be missed for longer, and a silent guest may be, too. */
+const STEP_MAX_MS = 25_000;
 
 async function until(what: string, holds: () => Promise<boolean>, budgetMs = 10_000): Promise<void> {
   const deadline = performance.now() + budgetMs;
   while (!(await holds())) {
     if (performance.now() > deadline) throw new Error(`waited ${budgetMs} ms for: ${what}`);
     await Bun.sleep(10);
+  }
+}
+
+/** Waits for a step of a test; what `tell` says is told when it takes too long. */
+async function step<T>(what: string, work: Promise<T>, tell: () => Promise<string>): Promise<T> {
+  const tooLong = Promise.withResolvers<never>();
+  const timer = setTimeout(async () => {
+    tooLong.reject(new Error(`${what} takes longer than ${STEP_MAX_MS} ms\n${await tell().catch(String)}`));
+  }, STEP_MAX_MS);
+  try {
+    return await Promise.race([work, tooLong.promise]);
+  } finally {
+    clearTimeout(timer);
   }
 }
 
@@ -46,7 +61,7 @@ describe.skipIf(!isRoot)("executions", () => {
   let sandbox: TestSandbox;
   beforeAll(async () => {
     agent = await TestAgent.start();
-  });
+  }, 60_000);
   afterAll(async () => {
     await agent.dispose();
   });
@@ -299,7 +314,9 @@ describe.skipIf(!isRoot)("executions", () => {
     const frames = await execution.frames();
     expect(textOf(frames, "stdout")).toBe("before\n");
     expect(frames.at(-1)).toMatchObject({ type: "exited", timed_out: true });
-    expect((await sandbox.run("cat /proc/[0-9]*/comm | grep -c '^sleep$'; true")).stdout.trim()).toBe("0");
+    // What is killed may take a moment to die.
+    const sleeping = async () => (await sandbox.run("cat /proc/[0-9]*/comm | grep -c '^sleep$'; true")).stdout.trim();
+    await until("all of it is gone", async () => (await sleeping()) === "0");
     expect(await sandbox.run("echo before; sleep 30", 1)).toMatchObject({ exit_code: 124, stdout: "before\n" });
   }, 30_000);
 
@@ -388,6 +405,14 @@ describe.skipIf(!isRoot)("executions", () => {
       const hash = new Bun.CryptoHasher("sha256");
       let end = 0;
       let exited = false;
+      const tell = async (): Promise<string> => {
+        const view = await Promise.race([block.view().then(JSON.stringify, String), Bun.sleep(2_000)]);
+        // Where bytes wait that nobody takes.
+        const sockets = Bun.spawnSync(["ss", "-xtanp"]).stdout.toString().split("\n");
+        const marks = [agent.runDir, `:${agent.port} `, `pid=${agent.pid},`];
+        const own = sockets.filter((line) => marks.some((mark) => line.includes(mark)));
+        return `read up to ${end}; the execution: ${view}\n${own.join("\n")}\n${(await agent.log()).slice(-4_000)}`;
+      };
       const readOn = async (upTo: number): Promise<void> => {
         const leave = new AbortController();
         const response = await block.stream(`stdout_offset=${end}&role=starter`, leave.signal);
@@ -402,11 +427,13 @@ describe.skipIf(!isRoot)("executions", () => {
         leave.abort();
       };
       for (const upTo of [5 * MIB, 17 * MIB, 30 * MIB]) {
-        await readOn(upTo);
-        await agent[way]();
-        await agent.start();
+        await step(`reading up to ${upTo}`, readOn(upTo), tell);
+        expect(end).toBeGreaterThanOrEqual(upTo);
+        const status = await step<number | void>(`a ${way}`, agent[way](), tell);
+        expect(status ?? 0).toBe(0);
+        await step("a start", agent.start(), tell);
       }
-      await readOn(bytes);
+      await step("reading to the end", readOn(bytes), tell);
       expect(exited).toBe(true);
       expect(hash.digest("hex")).toBe(noiseHash("04", bytes));
       await ring.wait();

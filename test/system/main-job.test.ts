@@ -145,7 +145,7 @@ describe("process sandbox over HTTP", () => {
     await sandbox.delete();
   });
 
-  test("net_ports under root names the missing dataplane", async () => {
+  test("net_ports need the operator's leave", async () => {
     const refused = await agent.json("POST", "/v1/sandboxes", { procbox: { net_ports: [443] } });
     expect(refused.status).toBe(400);
     expect(String(refused.body.error)).toContain("allow_net");

@@ -1,10 +1,10 @@
 // Virtual machines that end by violence, and agents that do at every step of what they do with one: who waits is told at once,
 // and nothing is lost or left.
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { CRASH_POINTS } from "../../src/sandbox/crash-points.ts";
 import { ADMIN_TOKEN, type TestAgent } from "../harness/agent.ts";
 import { framesOf, MSGPACK_STREAM, type StreamFrame, TestExecution } from "../harness/execution.ts";
 import { type HostTrace, traceHost } from "../harness/host.ts";
+import { killAt, MACHINE_STEPS } from "../harness/killed-agent.ts";
 import { MachineStation, until } from "../harness/machine-station.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
 import { TcpClient } from "../harness/tcp.ts";
@@ -68,7 +68,7 @@ test("a machine that is killed at any moment of a dry-run can be started, and ha
     const asked = call("dry-run", { command: "rm /root/kept", paths: ["/root"] });
     await Bun.sleep(delayMs);
     const { pid }: { pid: number | null } = await station.record();
-    if (pid !== null) process.kill(pid, "SIGKILL");
+    if (pid !== null) killIfThere(pid);
     await asked;
     await until("it has settled", async () => ["ready", "failed"].includes((await station.record()).state));
     // What was ready may have been killed a moment ago.
@@ -78,6 +78,15 @@ test("a machine that is killed at any moment of a dry-run can be started, and ha
     expect(await agent.json("GET", `${machine.path}/snapshots`)).toMatchObject({ status: 200, body: { items: [] } });
   }
 });
+
+/** A dry-run is undone by another process, and the record names the one before for a moment. */
+function killIfThere(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+  }
+}
 
 /** Kills QEMU and waits until the record says so: when it was killed. */
 async function killMachine(): Promise<number> {
@@ -176,34 +185,10 @@ async function consoleText(): Promise<string> {
   return await (await agent.fetch("GET", `${machine.path}/logs?lines=100`)).text();
 }
 
-/** What passes a step, or all of one name, after a machine was made; the others are passed by making one. */
-const WAYS: Readonly<Record<string, (made: TestSandbox) => Promise<unknown>>> = {
-  pause: (made) => agent.json("POST", `${made.path}/pause`),
-  resume: async (made) => {
-    await agent.json("POST", `${made.path}/pause`);
-    await agent.json("POST", `${made.path}/resume`);
-  },
-  stop: (made) => agent.json("POST", `${made.path}/stop`),
-  start: async (made) => {
-    await agent.json("POST", `${made.path}/stop`);
-    await agent.json("POST", `${made.path}/start`);
-  },
-  remove: (made) => made.delete(),
-  lease: (made) => made.delete(),
-  "ledger.releasing": (made) => made.delete(),
-  "ledger.released": (made) => made.delete(),
-  ended: async (made) => {
-    const { body } = await agent.json<{ pid: number }>("GET", made.path);
-    process.kill(body.pid, "SIGKILL");
-  },
-};
-
-/** Steps of process sandboxes, of failed creates and of change-sets; other suites crash there. */
-const OTHER_SUITES = /^create\.(undone|gone)$|^(dry-run|baseline)\./;
 /** One of each kind; the rest is part of the full run. */
 const USUAL = ["ledger.made", "create.launched", "resume.thawed", "start.launched", "stop.ended", "remove.ended"];
 const isFull = process.env.FLUXVM_TEST_FULL === "1";
-const STEPS = CRASH_POINTS.filter((point) => (isFull ? !OTHER_SUITES.test(point) : USUAL.includes(point)));
+const STEPS = MACHINE_STEPS.filter((point) => isFull || USUAL.includes(point));
 
 describe("an agent that is killed", () => {
   let settled: TestSandbox;
@@ -218,32 +203,7 @@ describe("an agent that is killed", () => {
   });
 
   test.each(STEPS)("at %s leaves machines that are whole, or nothing", async (point) => {
-    const way = WAYS[point] ?? WAYS[point.split(".")[0] ?? ""];
-    const made = way === undefined ? null : await TestSandbox.fromTemplate(agent, "micro");
-    await agent.stop();
-    await agent.start({ FLUXVM_TEST_CRASH_AT: point });
-    const crashed = agent.exited.then(() => "crashed");
-    const life = (made === null ? TestSandbox.fromTemplate(agent, "micro") : way?.(made))?.catch(() => undefined);
-    const outcome = await Promise.race([crashed, life?.then(() => Promise.race([crashed, Bun.sleep(10_000)]))]);
-    expect([point, outcome]).toEqual([point, "crashed"]);
-    await agent.kill9();
-    await agent.start();
-
-    const list = await agent.json<{ items: { id: string; state: string; pid: number | null }[] }>(
-      "GET",
-      "/v1/sandboxes",
-    );
-    for (const { id, state, pid } of list.body.items) {
-      if (id === settled.id) continue;
-      const path = `/v1/sandboxes/${id}`;
-      expect(["ready", "stopped", "failed", "paused"]).toContain(state);
-      expect([state, pid === null]).toEqual([state, state === "stopped" || state === "failed"]);
-      if (pid === null) expect((await agent.json("POST", `${path}/start`)).status).toBe(200);
-      const ran = await agent.json("POST", `${path}/process`, { command: "echo ok", timeout_seconds: SECONDS });
-      expect(ran).toMatchObject({ status: 200, body: { stdout: "ok\n" } });
-      expect((await agent.json("DELETE", path)).status).toBe(204);
-    }
-    expect(await traceHost(agent)).toEqual(beside);
+    await killAt(point, { agent, create: () => TestSandbox.fromTemplate(agent, "micro"), settled, beside });
   });
 
   test("in the middle of snapshots and restores loses no machine, and no snapshot that was there", async () => {

@@ -257,7 +257,7 @@ test("places that are not shared are refused before anything is made", async () 
     [folder(`${shared("work")}/../library`), "absolute path"],
     [folder(shared("work"), "/proc/x"), "no place"],
     [folder(shared("work"), "mnt"), "absolute path"],
-    [{ net_mbit_limit: 1 }, "dataplane"],
+    [{ net_mbit_limit: 1 }, "max_egress_mbps"],
     [{ cloud_init: { runcmd: ["true"], user_data: "#cloud-config\n" } }, "user_data"],
     [{ cloud_init: { password: "x" } }, "password"],
   ];

@@ -3,7 +3,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdir, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { LOG_MAX_BYTES } from "../../plugins/backend-qemu/console.ts";
+import { LOG_MAX_BYTES } from "../../plugins/host/serial-console.ts";
 import { TestAgent } from "../harness/agent.ts";
 import { TestExecution } from "../harness/execution.ts";
 import { MachineStation, until } from "../harness/machine-station.ts";

@@ -5,7 +5,7 @@ import { Database } from "bun:sqlite";
 import { readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { TestAgent } from "../harness/agent.ts";
-import { traceHost } from "../harness/host.ts";
+import { traceHost, UIDS_OF_AGENT } from "../harness/host.ts";
 import { TestSandbox } from "../harness/sandbox.ts";
 import { CRASH_POINTS } from "../../src/sandbox/crash-points.ts";
 
@@ -31,7 +31,7 @@ async function sandboxProcesses(
     if (!/^\d+$/.test(name)) continue;
     const status = await readFile(`/proc/${name}/status`, "latin1").catch(() => "");
     const uid = Number(/^Uid:\t(\d+)/m.exec(status)?.[1] ?? -1);
-    if (uid < agent.uidBase || uid >= agent.uidBase + 192 || /^State:\tZ/m.test(status)) continue;
+    if (uid < agent.uidBase || uid >= agent.uidBase + UIDS_OF_AGENT || /^State:\tZ/m.test(status)) continue;
     const ppid = Number(/^PPid:\t(\d+)/m.exec(status)?.[1] ?? 0);
     const command = (await readFile(`/proc/${name}/cmdline`, "latin1").catch(() => "")).replaceAll("\0", " ").trim();
     found.push({ pid: Number(name), command, uid, ppid });
@@ -286,8 +286,8 @@ async function liveOnce(agent: TestAgent): Promise<void> {
   await sandbox.delete();
 }
 
-/** Steps of backends that pause or have snapshots, and the unwinding of a failed create; other suites crash there. */
-const OTHER_SUITES = /^(pause|resume)\.|^create\.(undone|gone)$|^dry-run\.(saved|reverting|reverted)$/;
+/** Steps of networks, of backends that pause or have snapshots, and the unwinding of a failed create; other suites crash there. */
+const OTHER_SUITES = /^(network|pause|resume)\.|^create\.(undone|gone)$|^dry-run\.(saved|reverting|reverted)$/;
 
 describe.skipIf(!isRoot)("kill -9 at every journal step", () => {
   test.each(CRASH_POINTS.filter((point) => !OTHER_SUITES.test(point)).map((point) => [point]))(

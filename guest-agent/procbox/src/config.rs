@@ -4,6 +4,7 @@
 use crate::limits::*;
 use serde::Deserialize;
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
 /// One sandbox as the agent wants it. An unknown field is an error.
@@ -34,13 +35,26 @@ pub struct LaunchConfig {
     pub read_paths: Vec<PathBuf>,
     /// Writable inside, beside the workspace.
     pub write_paths: Vec<PathBuf>,
-    /// TCP ports that may be connected to; empty = an own, empty network.
+    /// TCP ports that may be connected to; empty = an own, empty network. Who has a `network` has the ports that its
+    /// dataplane allows.
     pub net_ports: Vec<u16>,
+    /// The network that was made for the sandbox; only when the launcher is root.
+    pub network: Option<Network>,
     pub limits: ResourceLimits,
     /// Control groups made and limited by the agent; null where there are none.
     pub cgroup: Option<CgroupPaths>,
     /// Written when the sandbox has ended. Its directory is writable for `supervisor_uid`.
     pub exit_record: PathBuf,
+}
+
+/// A network namespace with a way out, where a dataplane decides about each packet.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// The file that it is pinned to.
+    pub namespace: PathBuf,
+    /// Who resolves names.
+    pub resolver: IpAddr,
 }
 
 /// How much of the namespace layer is wanted.
@@ -137,6 +151,12 @@ impl LaunchConfig {
         }
         if self.net_ports.len() > NET_PORTS_MAX || self.net_ports.contains(&0) {
             return Err(format!("net_ports: at most {NET_PORTS_MAX}, none of them 0"));
+        }
+        if let Some(network) = &self.network {
+            check_path("network.namespace", &network.namespace)?;
+            if !self.drops_uid() {
+                return Err("network: needs a launcher that is root".into());
+            }
         }
         Ok(())
     }
@@ -257,6 +277,16 @@ mod tests {
         assert!(read_with(|value| value["net_ports"] = serde_json::json!([0])).is_err());
         assert!(read_with(|value| value["limits"]["memory_mib"] = 0.into()).is_err());
         assert!(read_with(|value| value["limits"]["open_files"] = 3.into()).is_err());
+    }
+
+    #[test]
+    fn a_network_is_a_namespace_and_a_resolver_of_a_launcher_that_is_root() {
+        let with = |namespace: &str, resolver: &str| {
+            read_with(|value| value["network"] = serde_json::json!({"namespace": namespace, "resolver": resolver}))
+        };
+        assert_eq!(with("/run/netns/eph-a", "169.254.1.1").is_ok(), nix::unistd::geteuid().is_root());
+        assert!(with("eph-a", "169.254.1.1").is_err());
+        assert!(with("/run/netns/eph-a", "localhost").is_err());
     }
 
     #[test]

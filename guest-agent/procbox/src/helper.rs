@@ -7,6 +7,7 @@ use crate::confine::{during, landlock, rights};
 use crate::limits::*;
 use crate::share::Share;
 use crate::sys::mount::{self, NO_EXEC, NO_SUID};
+use crate::sys::network;
 use crate::sys::process::{self, Image};
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sched::{CloneFlags, unshare};
@@ -42,6 +43,12 @@ pub struct HelperConfig {
     cgroups: Vec<PathBuf>,
     /// A network namespace of its own, with nothing in it.
     own_network: bool,
+    /// The network namespace that it is in, by the file it is pinned to; not with `own_network`.
+    #[serde(default)]
+    network: Option<PathBuf>,
+    /// A tap device or macvtap; the program has its queues as the last descriptors.
+    #[serde(default)]
+    tap: Option<Tap>,
     /// Device files that it may use; as root they are made for its user, in a `/dev` that holds nothing else.
     devices: Vec<PathBuf>,
     /// Opened for reading with the launcher's rights; the program has them as descriptors 3, 4 and so on.
@@ -53,12 +60,29 @@ pub struct HelperConfig {
     /// neither `devices` nor `write_paths`.
     #[serde(default)]
     share: Option<Share>,
+    /// It begins with all rights of the launcher and gives them up by itself, once it has opened what it needs; without
+    /// anything above that says what it may do, nor the paths below.
+    #[serde(default)]
+    confines_itself: bool,
     /// May be read and executed.
     read_paths: Vec<PathBuf>,
     /// May be read and written.
     write_paths: Vec<PathBuf>,
     /// Or as many as the launcher may have.
     open_files: u64,
+}
+
+/// A device of which every queue is opened for the program.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tap {
+    /// The network namespace where it is, by the file that is pinned to; none: that of the launcher.
+    namespace: Option<PathBuf>,
+    name: String,
+    /// More than one only of a device that was made with several.
+    queues: usize,
+    /// It is a macvtap, which has a device file of its own.
+    macvtap: bool,
 }
 
 const FIRST_DESCRIPTOR: RawFd = 3;
@@ -87,9 +111,13 @@ fn become_program() -> Result<std::convert::Infallible, String> {
     redirect(&config)?;
     process::close_on_exec_from(3).map_err(during("closing descriptors"))?;
     pass_descriptors(&config)?;
+    if let Some(network) = &config.network {
+        network::enter(network).map_err(during("entering the network namespace"))?;
+    }
     limit(&config)?;
     match (&config.share, config.uid) {
         (Some(share), Some(uid)) => share.enter(uid, &config.read_paths)?,
+        _ if config.confines_itself => {}
         _ => confine(&config)?,
     }
     process::reset_signals().map_err(during("resetting signals"))?;
@@ -115,12 +143,20 @@ fn read_config() -> Result<HelperConfig, String> {
         return Err(format!("the configuration is longer than {CONFIG_BYTES_MAX} bytes"));
     }
     let config: HelperConfig = serde_json::from_slice(&bytes).map_err(during("the configuration"))?;
-    if config.descriptors.len() >= DESCRIPTORS_PASSED_MAX {
+    let queues = config.tap.as_ref().map_or(0, |tap| tap.queues);
+    if config.descriptors.len().saturating_add(queues) >= DESCRIPTORS_PASSED_MAX {
         return Err(format!("descriptors: {DESCRIPTORS_PASSED_MAX} or more"));
+    }
+    if config.own_network && config.network.is_some() {
+        return Err("own_network: does not go with network".into());
     }
     let beside = !config.devices.is_empty() || !config.write_paths.is_empty() || !config.groups.is_empty();
     if config.share.is_some() && (config.uid.is_none() || beside) {
         return Err("share: goes with a uid, and not with groups, devices or write_paths".into());
+    }
+    let is_confined = config.uid.is_some() || config.own_network || beside || !config.read_paths.is_empty();
+    if config.confines_itself && is_confined {
+        return Err("confines_itself: goes with nothing that says what the program may do".into());
     }
     Ok(config)
 }
@@ -147,10 +183,27 @@ fn pass_descriptors(config: &HelperConfig) -> Result<(), String> {
     if let Some(path) = &config.listen {
         files.push(listener(path, config.uid).map_err(during(format!("listening at {}", path.display())))?);
     }
+    if let Some(tap) = &config.tap {
+        files.extend(tap.open().map_err(during(format!("opening the device {}", tap.name)))?);
+    }
     for (target, file) in (FIRST_DESCRIPTOR..).zip(&files) {
         process::duplicate_to(file.as_fd(), target).map_err(during("passing a descriptor"))?;
     }
     Ok(())
+}
+
+impl Tap {
+    fn open(&self) -> std::io::Result<Vec<OwnedFd>> {
+        let home = network::current()?;
+        if let Some(namespace) = &self.namespace {
+            network::enter(namespace)?;
+        }
+        let is_multiqueue = self.queues > 1;
+        let open = |_| out_of_the_way(network::open_tap(&self.name, self.macvtap, is_multiqueue)?.as_fd());
+        let queues = (0..self.queues).map(open).collect();
+        network::enter_open(&home)?;
+        queues
+    }
 }
 
 /// Made for `uid` before anybody can connect: the launcher's mask lets nobody else.

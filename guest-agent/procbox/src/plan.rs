@@ -15,8 +15,10 @@ pub struct Plan {
     /// A user namespace around them, because the launcher is not root.
     pub user_namespace: bool,
     pub cgroup_namespace: bool,
-    /// An own, empty network namespace.
+    /// A network namespace of its own, empty unless it is one that was made for it.
     pub own_network: bool,
+    /// The one that was made for it.
+    pub joins_network: bool,
     /// A `/proc` of its own.
     pub proc: bool,
     /// Landlock ABI in use; 0 = none.
@@ -40,7 +42,8 @@ impl Plan {
             namespaces: has_namespaces,
             user_namespace: has_namespaces && !facts.root,
             cgroup_namespace: has_namespaces && facts.cgroupns && config.cgroup.is_some(),
-            own_network: has_namespaces && facts.netns && config.net_ports.is_empty(),
+            own_network: has_namespaces && facts.netns && (config.net_ports.is_empty() || config.network.is_some()),
+            joins_network: config.network.is_some(),
             proc: has_namespaces && facts.proc_mount,
             landlock_abi: facts.landlock_abi.min(config.max_abi.unwrap_or(u32::MAX)),
             ..Self::default()
@@ -94,8 +97,11 @@ impl Plan {
             let why = reason(facts, "openat2");
             self.refusals.push(format!("openat2 is not available ({why}): Linux 5.6 or newer is needed"));
         }
-        if facts.root && !config.net_ports.is_empty() {
+        if facts.root && !config.net_ports.is_empty() && config.network.is_none() {
             self.refusals.push("net_ports: a sandbox of root has its own network, which needs the dataplane".into());
+        }
+        if config.network.is_some() && !self.own_network {
+            self.refusals.push("network: needs isolation by namespaces, its own network among them".into());
         }
         if !self.namespaces && self.landlock_abi < 6 {
             self.refusals.push(
@@ -202,7 +208,8 @@ fn remedy(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ResourceLimits;
+    use crate::config::{Network, ResourceLimits};
+    use crate::confine::namespace_flags;
     use std::path::PathBuf;
 
     fn full() -> Facts {
@@ -240,6 +247,7 @@ mod tests {
             read_paths: vec!["/usr".into()],
             write_paths: vec![],
             net_ports: vec![],
+            network: None,
             limits: ResourceLimits {
                 memory_mib: 64,
                 address_space: true,
@@ -297,6 +305,20 @@ mod tests {
         assert!(Plan::new(&asked, &full()).refusal(true).unwrap().contains("dataplane"));
         let as_user = Facts { root: false, ..full() };
         assert_eq!(Plan::new(&asked, &as_user).refusal(false), None);
+    }
+
+    #[test]
+    fn a_network_that_was_made_is_joined_or_there_is_no_sandbox() {
+        let made = Network { namespace: "/run/netns/eph-a".into(), resolver: "169.254.1.1".parse().unwrap() };
+        let with_ports =
+            |isolation| LaunchConfig { net_ports: vec![80], network: Some(made.clone()), ..config(isolation) };
+        let joined = with_ports(Isolation::Auto);
+        let plan = Plan::new(&joined, &full());
+        assert!(plan.refusal(false).is_none() && plan.own_network && plan.joins_network);
+        assert_eq!(namespace_flags(&plan) & libc::CLONE_NEWNET, 0);
+        assert_ne!(namespace_flags(&Plan::new(&config(Isolation::Auto), &full())) & libc::CLONE_NEWNET, 0);
+        let off = with_ports(Isolation::Off);
+        assert!(Plan::new(&off, &full()).refusal(true).unwrap().contains("isolation"));
     }
 
     #[test]

@@ -25,10 +25,11 @@ pub enum PortJob {
     Connect { port: u16 },
 }
 
-/// What it answers. `Listening` may come again and again, the last time empty; after `Connected` each packet is a
-/// [`Piece`].
+/// What it answers: `Taken` first. `Listening` may come again and again, the last time empty; after `Connected` each
+/// packet is a [`Piece`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum PortReply {
+    Taken,
     Listening(Vec<ListeningPort>),
     Connected,
     Failed(Fault),
@@ -101,6 +102,7 @@ async fn listen(socket: OwnedFd, network: Network) -> io::Result<()> {
 }
 
 async fn perform(network: Network, job: PortJob, answer: &AsyncFd<OwnedFd>) -> Result<(), Fault> {
+    say(answer, &PortReply::Taken).await?;
     let result = tokio::select! {
         result = begin(network, job) => result,
         () = left(answer) => return Ok(()),

@@ -31,9 +31,11 @@ pub enum Job {
     Upload(FileUploadRequest),
 }
 
-/// What a worker says about its job: `Opened` or `Begun` come before the content, each of the others ends the job.
+/// What a worker says about its job: `Taken` comes first, `Opened` or `Begun` before the content, and each of the others
+/// ends the job. One that ends before it said `Taken` has done nothing of the job.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
+    Taken,
     Opened { size: u64, mode: u32 },
     Moved { size: u64 },
     Listed(ManifestSummary),
@@ -60,6 +62,7 @@ fn serve(socket: OwnedFd, workspace: &Path) -> io::Result<()> {
         let content = descriptors.pop().ok_or(io::ErrorKind::InvalidData)?;
         workspace::enter(workspace)?;
         let say = |reply: &Reply| control::send(socket.as_fd(), reply);
+        say(&Reply::Taken)?;
         let result = match control::decode(&body)? {
             Job::Read(request) => read(&files, &request, content, say),
             Job::Write(request) => files::write_file(&files, &request, &mut ChunkReader::new(File::from(content)))

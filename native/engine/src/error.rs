@@ -26,6 +26,9 @@ pub enum Error {
     /// The file behind the RAM cannot be mapped.
     #[error("guest memory cannot be mapped")]
     MapMemory(#[source] io::Error),
+    /// An image that is to be memory of the guest cannot be.
+    #[error("an image cannot be mapped into guest memory")]
+    Image(#[source] io::Error),
     /// Something that belongs into guest memory does not fit there.
     #[error("{0} does not fit into guest memory")]
     NoRoom(&'static str),

@@ -6,181 +6,19 @@ mod guest;
 
 use fluxvm_engine::machine::Lifecycle;
 use fluxvm_engine::memory::Mapping;
-use fluxvm_engine::vcpu::End;
-use fluxvm_engine::virtio::VirtioDevice;
 use fluxvm_engine::virtio::balloon::Balloon;
 use fluxvm_engine::virtio::block::{Block, BlockOptions, IoMode};
 use fluxvm_engine::virtio::console::{Console, ConsoleOptions};
 use fluxvm_engine::virtio::disk::{Disk, Durability, SharedDisk};
-use guest::{Guest, RAM_BYTES, can_run, ram_file};
+use fluxvm_engine::virtio::limiter::{Limits, Rate};
+use guest::driver::{AWAIT, BUFFERS, Driver, PATIENCE, WINDOW, WRITE};
+use guest::{RAM_BYTES, can_run, ram_file};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-use vm_memory::{Bytes, GuestAddress};
-
-const WINDOW: u32 = 0xFEB0_0000;
-const LIST: u64 = 0x7_0000;
-/// Rings of queue 0; those of the next follow.
-const RINGS: u64 = 0x20_0000;
-const RING_BYTES: u64 = 0x4000;
-/// Where requests have their buffers.
-const BUFFERS: u64 = 0x40_0000;
-const QUEUE_SIZE: u16 = 16;
-const PATIENCE: Duration = Duration::from_secs(60);
-
-const WRITE: u32 = 1;
-const READ: u32 = 2;
-const AWAIT: u32 = 3;
-const OFF: u32 = 4;
-const DONE: u32 = 0x8000_0000;
-
-const VERSION_1: u64 = 1 << 32;
-
-/// The position of a driver, which goes back with the memory of its guest.
-#[derive(Clone, Default)]
-struct Position {
-    step: u64,
-    available: Vec<u16>,
-    used: Vec<u16>,
-}
-
-/// A guest and what its host tells it to do with its one device.
-struct Driver {
-    guest: Guest,
-    position: Position,
-}
-
-impl Driver {
-    /// A started guest whose device has so many queues and all features that it offers, without the event index when the
-    /// features say so.
-    fn new(device: Box<dyn VirtioDevice>, queues: usize, ram: File) -> Self {
-        let mut guest = Guest::with_ram('d', 1, vec![device], ram);
-        guest.machine.start().unwrap();
-        let position = Position { step: 0, available: vec![0; queues], used: vec![0; queues] };
-        let mut driver = Self { guest, position };
-        driver.bring_up(queues);
-        driver
-    }
-
-    fn bring_up(&mut self, queues: usize) {
-        for status in [0, 1, 3] {
-            self.set(0x70, status);
-        }
-        self.set(0x14, 0);
-        let low = self.get(0x10);
-        self.set(0x24, 0);
-        // Without the event index, so that every request is answered by an interrupt.
-        self.set(0x20, low & !(1 << 29));
-        self.set(0x24, 1);
-        self.set(0x20, (VERSION_1 >> 32) as u32);
-        self.set(0x70, 11);
-        assert_eq!(self.get(0x70), 11);
-        for queue in 0..queues as u64 {
-            let rings = (RINGS + queue * RING_BYTES) as u32;
-            self.set(0x30, queue as u32);
-            for (register, value) in [
-                (0x38, u32::from(QUEUE_SIZE)),
-                (0x80, rings),
-                (0x90, rings + 0x1000),
-                (0xA0, rings + 0x2000),
-                (0x44, 1),
-            ] {
-                self.set(register, value);
-            }
-        }
-        self.set(0x70, 15);
-        assert_eq!(self.get(0x70), 15);
-    }
-
-    fn begin(&mut self, what: u32, address: u32, value: u32) -> u64 {
-        let entry = LIST + self.position.step * 16;
-        self.position.step += 1;
-        let memory = self.guest.machine.ram().memory();
-        memory.write_obj(address, GuestAddress(entry + 4)).unwrap();
-        memory.write_obj(value, GuestAddress(entry + 8)).unwrap();
-        memory.store(what, GuestAddress(entry), Ordering::Release).unwrap();
-        entry
-    }
-
-    fn run(&mut self, what: u32, address: u32, value: u32) -> u32 {
-        let entry = self.begin(what, address, value);
-        let began = Instant::now();
-        let memory = self.guest.machine.ram().memory();
-        while memory.load::<u32>(GuestAddress(entry), Ordering::Acquire).unwrap() != DONE {
-            let fault = || self.guest.machine.devices()[0].fault();
-            assert!(began.elapsed() < PATIENCE, "the guest hangs at {what} {address:#x}; fault: {:?}", fault());
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        memory.read_obj(GuestAddress(entry + 12)).unwrap()
-    }
-
-    fn set(&mut self, register: u32, value: u32) {
-        self.run(WRITE, WINDOW + register, value);
-    }
-
-    fn get(&mut self, register: u32) -> u32 {
-        self.run(READ, WINDOW + register, 0)
-    }
-
-    fn put(&self, address: u64, bytes: &[u8]) {
-        self.guest.machine.ram().memory().write_slice(bytes, GuestAddress(address)).unwrap();
-    }
-
-    fn bytes(&self, address: u64, count: usize) -> Vec<u8> {
-        let mut bytes = vec![0; count];
-        self.guest.machine.ram().memory().read_slice(&mut bytes, GuestAddress(address)).unwrap();
-        bytes
-    }
-
-    /// Makes a chain of buffers available: address, bytes, whether the device writes.
-    fn offer(&mut self, queue: usize, buffers: &[(u64, u32, bool)]) {
-        let rings = RINGS + queue as u64 * RING_BYTES;
-        for (place, (address, bytes, writable)) in buffers.iter().enumerate() {
-            let next = place + 1 < buffers.len();
-            let flags = u16::from(next) | u16::from(*writable) << 1;
-            let mut entry = address.to_le_bytes().to_vec();
-            entry.extend_from_slice(&bytes.to_le_bytes());
-            entry.extend_from_slice(&flags.to_le_bytes());
-            entry.extend_from_slice(&(place as u16 + 1).to_le_bytes());
-            self.put(rings + place as u64 * 16, &entry);
-        }
-        let slot = self.position.available[queue] % QUEUE_SIZE;
-        self.put(rings + 0x1004 + u64::from(slot) * 2, &0_u16.to_le_bytes());
-        self.position.available[queue] = self.position.available[queue].wrapping_add(1);
-        let index = self.position.available[queue];
-        self.guest.machine.ram().memory().store(index, GuestAddress(rings + 0x1002), Ordering::Release).unwrap();
-    }
-
-    /// Lets the guest notify the device and sleep until its interrupt says that the chain came back: the bytes written.
-    fn request(&mut self, queue: usize, buffers: &[(u64, u32, bool)]) -> u32 {
-        self.offer(queue, buffers);
-        self.set(0x50, queue as u32);
-        self.take(queue)
-    }
-
-    /// Lets the guest sleep until a chain came back.
-    fn take(&mut self, queue: usize) -> u32 {
-        let rings = RINGS + queue as u64 * RING_BYTES;
-        let slot = self.position.used[queue] % QUEUE_SIZE;
-        self.position.used[queue] = self.position.used[queue].wrapping_add(1);
-        loop {
-            self.run(AWAIT, 0, 0);
-            let memory = self.guest.machine.ram().memory();
-            let index: u16 = memory.load(GuestAddress(rings + 0x2002), Ordering::Acquire).unwrap();
-            if index == self.position.used[queue] {
-                return memory.read_obj(GuestAddress(rings + 0x2008 + u64::from(slot) * 8)).unwrap();
-            }
-        }
-    }
-
-    fn turn_off(mut self) {
-        self.begin(OFF, 0, 0);
-        assert_eq!(self.guest.end(), End::PowerOff);
-    }
-}
+use std::time::Duration;
 
 fn disk_of(bytes: usize) -> (SharedDisk, File) {
     let file = tempfile::tempfile().unwrap();
@@ -248,6 +86,46 @@ fn a_disk_is_written_flushed_and_read() {
     }
 }
 
+/// Pages of a file that are not on the disk of the host yet; nothing where the kernel does not tell.
+fn pages_to_be_written(file: &File) -> Option<u64> {
+    const CACHESTAT: libc::c_long = 451;
+    let whole = [0_u64; 2];
+    // Cached, dirty, being written, and two of what was dropped.
+    let mut found = [0_u64; 5];
+    // SAFETY: the kernel reads two numbers and writes five.
+    let status = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), whole.as_ptr(), found.as_mut_ptr(), 0) };
+    (status == 0).then_some(found[1] + found[2])
+}
+
+#[test]
+fn a_flush_brings_what_was_written_to_the_disk_of_the_host() {
+    if !can_run() {
+        return;
+    }
+    for mode in [IoMode::Ring, IoMode::Direct] {
+        let (disk, file) = disk_of(1 << 20);
+        file.sync_all().unwrap();
+        if pages_to_be_written(&file) != Some(0) {
+            return eprintln!("missing host capability: a kernel that tells what a file has beside the disk (6.5)");
+        }
+        let mut driver = Driver::new(block(&disk, mode), 1, ram_file());
+        driver.write_disk(8, &[2; 4096]);
+        assert_ne!(pages_to_be_written(&file), Some(0), "a write alone waits for no disk");
+        assert_eq!(driver.disk(4, 0, 0), 0);
+        assert_eq!(pages_to_be_written(&file), Some(0));
+
+        let layer = tempfile::tempfile().unwrap();
+        driver.guest.machine.pause().unwrap();
+        disk.lock().unwrap().push(layer.try_clone().unwrap(), Durability::Durable).unwrap();
+        driver.guest.machine.resume().unwrap();
+        driver.write_disk(16, &[3; 8192]);
+        assert_ne!(pages_to_be_written(&layer), Some(0));
+        assert_eq!(driver.disk(4, 0, 0), 0);
+        assert_eq!(pages_to_be_written(&layer), Some(0), "data and map");
+        driver.turn_off();
+    }
+}
+
 #[test]
 fn a_dry_run_is_taken_back_with_memory_and_disk_and_repeated() {
     if !can_run() {
@@ -308,6 +186,37 @@ fn pauses_in_the_middle_of_requests_lose_none() {
         driver.take(0);
         assert_eq!(driver.read_disk(u64::from(round), 512), vec![round; 512]);
     }
+    driver.turn_off();
+}
+
+#[test]
+fn what_a_limit_holds_back_waits_for_the_end_of_a_pause_too() {
+    if !can_run() {
+        return;
+    }
+    let (disk, file) = disk_of(1 << 20);
+    let operations = Some(Rate { per_second: 1, burst: 1 });
+    let options = BlockOptions { limits: Limits { bytes: None, operations }, ..BlockOptions::default() };
+    let mut driver = Driver::new(Box::new(Block::new(disk, &options).unwrap()), 1, ram_file());
+    driver.write_disk(0, &[2; 512]);
+    driver.put(HEADER, &[1_u64.to_le_bytes(), 1_u64.to_le_bytes()].concat());
+    driver.put(DATA, &[3; 512]);
+    driver.put(STATUS, &[0xEE]);
+    driver.offer(0, &[(HEADER, 16, false), (DATA, 512, false), (STATUS, 1, true)]);
+    driver.begin(WRITE, WINDOW + 0x50, 0);
+    std::thread::sleep(Duration::from_millis(50));
+    driver.guest.machine.pause().unwrap();
+    let look = |driver: &Driver| {
+        let mut stored = [0; 512];
+        file.read_exact_at(&mut stored, 512).unwrap();
+        (driver.bytes(STATUS, 1), stored)
+    };
+    let before = look(&driver);
+    std::thread::sleep(Duration::from_millis(1300));
+    assert!(look(&driver) == before, "memory or disk changed while everything stood still");
+    driver.guest.machine.resume().unwrap();
+    driver.take(0);
+    assert!(look(&driver) == (vec![0], [3; 512]));
     driver.turn_off();
 }
 

@@ -8,7 +8,7 @@ use fluxvm_engine::virtio::VirtioDevice;
 use fluxvm_engine::virtio::limiter::Limits as Rates;
 use fluxvm_engine::virtio::rng::Rng;
 use fluxvm_engine::virtio::vsock::Vsock;
-use fluxvm_jail::{DIRECTORY, Jail, Limits, Names, enter, seal};
+use fluxvm_jail::{DIRECTORY, Jail, Limits, Logs, Names, enter, seal};
 use guest::{COUNTER, Guest, SECOND_COUNTER, can_run, ram_file};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -64,9 +64,10 @@ fn runs(letter: char) -> bool {
 fn inside(letter: char, directory: &Path) {
     let kvm = File::options().read(true).write(true).open("/dev/kvm").expect("a KVM");
     let limits = Limits { descriptors: 128, threads: 32, file_bytes: 1 << 30 };
-    let jail = Jail { uid: ID, gid: ID, directory: directory.to_owned(), cgroup: None, limits };
+    let jail =
+        Jail { uid: ID, gid: ID, directory: directory.to_owned(), sockets: directory.to_owned(), cgroup: None, limits };
     // SAFETY: nothing but the standard descriptors and the KVM is used afterwards.
-    unsafe { enter(&jail, &[kvm.as_fd()]) }.expect("the jail");
+    unsafe { enter(&jail, &[kvm.as_fd()], Logs::default()) }.expect("the jail");
     let source = Rng::new(Rates::default()).expect("a device");
     let sockets = Vsock::new(3, &Path::new(DIRECTORY).join("vsock.sock")).expect("a device");
     let devices: Vec<Box<dyn VirtioDevice>> = vec![Box::new(source), Box::new(sockets)];

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::layout::{ABI_HASH, Job};
-use crate::{channel, facts, pool};
+use crate::{channel, descriptors, facts, pool};
 use fluxvm_sys::vsock;
 use rustix::io::{Errno, Result};
 use rustix::net::{RecvFlags, recv};
@@ -14,10 +14,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const ARGUMENTS_MAX_BYTES: usize = 64 * 1024;
 /// Bound on the numbers that one KVM probe may ask for.
 const CAPABILITIES_MAX: usize = 256;
+/// Bound on what is sent with open files: a request.
+const SEND_MAX_BYTES: usize = 64 << 10;
 /// Bound on what is received at once, so that the event loop soon goes on.
 const RECEIVE_MAX_BYTES: usize = 4 << 20;
 
-fn guard(action: impl FnOnce() -> Result<i32>) -> i32 {
+pub(crate) fn guard(action: impl FnOnce() -> Result<i32>) -> i32 {
     match catch_unwind(AssertUnwindSafe(action)) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => -error.raw_os_error(),
@@ -105,29 +107,16 @@ pub extern "C" fn fluxvm_host_process_runs(pid: i32, start_ticks: u64) -> i32 {
     guard(|| facts::process_runs(pid, start_ticks).map(i32::from))
 }
 
+/// The clock that packets are stamped with: nanoseconds since the host began to run.
+#[unsafe(no_mangle)]
+pub extern "C" fn fluxvm_host_monotonic_ns() -> u64 {
+    facts::monotonic_ns()
+}
+
 /// Signals exactly that process: 1 when sent, 0 when it is gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn fluxvm_host_process_signal(pid: i32, start_ticks: u64, signal: i32) -> i32 {
     guard(|| facts::signal_process(pid, start_ticks, signal).map(i32::from))
-}
-
-/// Writes pid, uid and gid of the peer of a connected unix socket.
-///
-/// # Safety
-/// `out` must be valid for writing three `u32`; `socket` must stay open during the call.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fluxvm_host_peer_credentials(socket: i32, out: *mut u32) -> i32 {
-    guard(|| {
-        if out.is_null() || socket < 0 {
-            return Err(Errno::BADF);
-        }
-        // SAFETY: the caller keeps the descriptor open during the call.
-        let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-        // SAFETY: not null, and the caller promises room for three.
-        let out = unsafe { std::slice::from_raw_parts_mut(out, 3) };
-        out.copy_from_slice(&facts::peer_credentials(socket)?);
-        Ok(0)
-    })
 }
 
 /// Receives what a connected socket has now; returns how much. 0: its end. `AGAIN`: nothing.
@@ -148,6 +137,39 @@ pub unsafe extern "C" fn fluxvm_host_receive(socket: i32, buffer: *mut u8, lengt
         // SAFETY: not null, and the caller promises `length` bytes that nobody else touches during the call.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, length) };
         let (count, _) = recv(socket, buffer, RecvFlags::DONTWAIT)?;
+        i32::try_from(count).map_err(|_| Errno::OVERFLOW)
+    })
+}
+
+/// Sends what a connected socket takes now of `length` bytes, and `count` open files with the first of them; returns how
+/// many bytes went. `AGAIN`: none.
+///
+/// # Safety
+/// `bytes` must be valid for reading `length` bytes and `files` for reading `count` descriptors, which stay open during the
+/// call, as `socket` does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fluxvm_host_send(
+    socket: i32,
+    bytes: *const u8,
+    length: usize,
+    files: *const i32,
+    count: usize,
+) -> i32 {
+    guard(|| {
+        if bytes.is_null() || files.is_null() || length > SEND_MAX_BYTES || count > descriptors::DESCRIPTORS_MAX {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: not null, and the caller promises `length` readable bytes for the duration of the call.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
+        // SAFETY: not null, and the caller promises `count` numbers for the duration of the call.
+        let files = unsafe { std::slice::from_raw_parts(files, count) };
+        if socket < 0 || files.iter().any(|file| *file < 0) {
+            return Err(Errno::BADF);
+        }
+        // SAFETY: the caller keeps all of these open during the call.
+        let borrow = |file: &i32| unsafe { BorrowedFd::borrow_raw(*file) };
+        let files: Vec<_> = files.iter().map(borrow).collect();
+        let count = descriptors::send(borrow(&socket), bytes, &files)?;
         i32::try_from(count).map_err(|_| Errno::OVERFLOW)
     })
 }

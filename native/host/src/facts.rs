@@ -1,11 +1,12 @@
 //! Questions that the kernel answers within microseconds, asked on the caller's thread.
 
-use fluxvm_sys::{kvm, landlock, sockets};
+use fluxvm_sys::{kvm, landlock};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Replaces each `KVM_CAP_*` number by its value and returns the API version. `NOENT`, `ACCESS`: no usable `/dev/kvm`.
 pub fn probe_kvm(capabilities: &mut [i32]) -> Result<i32> {
@@ -46,7 +47,8 @@ fn open_process(pid: i32, start_ticks: u64) -> Result<Option<OwnedFd>> {
     let pid = if pid > 0 { Pid::from_raw(pid) } else { None }.ok_or(Errno::INVAL)?;
     let process = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => process,
-        Err(Errno::SRCH) => return Ok(None),
+        // The second and third: by kernel, for a number that has ended as a process and is still that of a group or session.
+        Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error),
     };
     let Ok(stat) = fs::read(format!("/proc/{}/stat", pid.as_raw_pid())) else { return Ok(None) };
@@ -64,14 +66,16 @@ fn parse_stat(stat: &[u8]) -> Option<(u8, u64)> {
     Some((state, start))
 }
 
-/// Who is at the other end of a connected unix socket: pid, uid and gid at connect time.
-pub fn peer_credentials(socket: BorrowedFd<'_>) -> Result<[u32; 3]> {
-    sockets::peer_credentials(socket)
+/// `CLOCK_MONOTONIC`, as programs in the kernel read it.
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::CommandExt;
 
     #[test]
     fn a_hostile_process_name_does_not_shift_the_fields() {
@@ -92,6 +96,18 @@ mod tests {
         assert_eq!(process_runs(pid, ticks + 1), Ok(false));
         assert_eq!(process_runs(-1, ticks), Err(Errno::INVAL));
         assert_eq!(signal_process(pid, ticks + 1, 9), Ok(false));
+    }
+
+    #[test]
+    fn a_process_whose_number_is_only_that_of_its_group_any_more_does_not_run() {
+        let mut leader = std::process::Command::new("sh");
+        let mut leader = leader.args(["-c", "sleep 60 & exit"]).process_group(0).spawn().unwrap();
+        let pid = leader.id().cast_signed();
+        leader.wait().unwrap();
+
+        assert_eq!(process_runs(pid, 1), Ok(false));
+        assert_eq!(signal_process(pid, 1, 9), Ok(false));
+        rustix::process::kill_process_group(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     }
 
     #[test]

@@ -6,7 +6,7 @@ use rustix::io::{Errno, Result};
 use std::ffi::CString;
 
 /// Identifies this version of the schema.
-pub const ABI_HASH: u64 = 0x3ef226b7337e998d;
+pub const ABI_HASH: u64 = 0xb8d9c3b13d6d8276;
 /// Size of one completion record.
 pub const COMPLETION_BYTES: usize = 48;
 /// Number of results in a completion record.
@@ -93,6 +93,68 @@ pub enum Job {
     KvmMeasure { instructions: u32 },
     /// Says whether a machine could have this vsock id now; an error says that no machine of this host can have one.
     VsockCidProbe { cid: u32 },
+    /// Makes a namespace, a pair of links into it, and there a bridge with a tap device, or, with no bridge, neither; the host's end is down.
+    WayMake { namespace: CString, link: CString, inner: CString, bridge: CString, tap: CString, label: CString, group: u32, host_address: u32, inner_address: u32, guest_address: u32, bridge_address: u32, prefix_length: u32, owner: u32, queues: u32 },
+    /// Removes a link and lets a namespace go, as far as they are there and have the label; either may be empty.
+    WayRemove { namespace: CString, link: CString, label: CString, group: u32 },
+    /// Sets a link up; with a label only one that has it.
+    LinkRaise { link: CString, label: CString },
+    /// Number, group and kind of a link; state: 1, it has the label, and 2, it is up. Kinds: 1 bridge, 2 tap, 3 macvtap.
+    LinkFacts { link: CString, label: CString },
+    /// Puts a link into a group.
+    LinkGroup { link: CString, group: u32 },
+    /// Makes a tap device that is down and joins a bridge.
+    TapMake { link: CString, label: CString, group: u32, bridge: CString, owner: u32, queues: u32 },
+    /// Makes a macvtap that is down, on a link, with the hardware address of its guest.
+    MacvtapMake { link: CString, label: CString, group: u32, lower: CString, mac: u64 },
+    /// Attaches to a queue of a tap device in a namespace, or here where that is empty; the caller owns the file.
+    TapOpen { namespace: CString, link: CString, multiqueue: u32 },
+    /// Says whether a link has this address.
+    AddressProbe { address: u32 },
+    /// Loads an object that was given before, once; 0 or an errno, which its text explains.
+    BpfObjectLoad { object: u32 },
+    /// Closes an object, a map, a program or an attachment, away from the event loop.
+    BpfClose { handle: u32 },
+    /// Gives a map, a program or an attachment a name in a file system of type bpf.
+    BpfPin { handle: u32, path: CString },
+    /// Opens what has a name in a file system of type bpf: 0 a map, 1 a program, 2 an attachment.
+    BpfPinOpen { path: CString },
+    /// Makes a map that is in no object.
+    BpfMapCreate { name: CString, kind: u32, key_bytes: u32, value_bytes: u32, max_entries: u32, flags: u32 },
+    /// Memory that a map takes in the kernel.
+    BpfMapMemory { map: u32 },
+    /// Opens a loaded program by its number.
+    BpfProgramById { id: u32 },
+    /// Attaches a program to an interface by TCX, in front of others or behind them, if its hook is at a revision.
+    BpfLinkAttach { program: u32, interface_index: u32, egress: u32, first: u32, revision: u64 },
+    /// Number, program and place of an attachment by TCX.
+    BpfLinkFacts { link: u32 },
+    /// Puts another program in the place of an attachment's.
+    BpfLinkReplace { link: u32, program: u32 },
+    /// Ends an attachment though it may be pinned or open elsewhere.
+    BpfLinkDetach { link: u32 },
+    /// Who is attached by TCX: how many, the first, and the place of one program from 1 on.
+    BpfTcxPrograms { interface_index: u32, egress: u32, program_id: u32 },
+    /// Attaches a program by a filter of clsact, which is made if it is missing.
+    BpfFilterAttach { program: u32, interface_index: u32, egress: u32, priority: u32, filter_handle: u32, replace: u32 },
+    /// Program of a filter, 0 where there is none.
+    BpfFilterProgram { interface_index: u32, egress: u32, priority: u32, filter_handle: u32 },
+    /// Removes a filter that has this program.
+    BpfFilterDetach { interface_index: u32, egress: u32, priority: u32, filter_handle: u32, program_id: u32 },
+    /// Attaches a program as XDP where there is none.
+    BpfXdpAttach { program: u32, interface_index: u32, generic: u32 },
+    /// XDP program of an interface; mode 1 is in the driver, 2 behind it.
+    BpfXdpProgram { interface_index: u32 },
+    /// Removes the XDP program when it is this one.
+    BpfXdpDetach { interface_index: u32, program_id: u32 },
+    /// Starts a thread that carries the records of a ring buffer to a socket.
+    BpfRingOpen { map: u32 },
+    /// Loads the smallest program there is and lets it go.
+    BpfProbeLoad {  },
+    /// Whether the kernel attaches by TCX.
+    BpfProbeTcx {  },
+    /// Waits until everything that the kernel was in the middle of, packets above all, has come to its end.
+    GracePeriod {  },
 }
 
 impl Job {
@@ -186,6 +248,130 @@ impl Job {
             21 => {
                 let arguments = Arguments::new(bytes, 4)?;
                 Ok(Self::VsockCidProbe { cid: arguments.u32(0)? })
+            }
+            22 => {
+                let arguments = Arguments::new(bytes, 80)?;
+                Ok(Self::WayMake { namespace: arguments.text(0)?, link: arguments.text(8)?, inner: arguments.text(16)?, bridge: arguments.text(24)?, tap: arguments.text(32)?, label: arguments.text(40)?, group: arguments.u32(48)?, host_address: arguments.u32(52)?, inner_address: arguments.u32(56)?, guest_address: arguments.u32(60)?, bridge_address: arguments.u32(64)?, prefix_length: arguments.u32(68)?, owner: arguments.u32(72)?, queues: arguments.u32(76)? })
+            }
+            23 => {
+                let arguments = Arguments::new(bytes, 28)?;
+                Ok(Self::WayRemove { namespace: arguments.text(0)?, link: arguments.text(8)?, label: arguments.text(16)?, group: arguments.u32(24)? })
+            }
+            24 => {
+                let arguments = Arguments::new(bytes, 16)?;
+                Ok(Self::LinkRaise { link: arguments.text(0)?, label: arguments.text(8)? })
+            }
+            25 => {
+                let arguments = Arguments::new(bytes, 16)?;
+                Ok(Self::LinkFacts { link: arguments.text(0)?, label: arguments.text(8)? })
+            }
+            26 => {
+                let arguments = Arguments::new(bytes, 12)?;
+                Ok(Self::LinkGroup { link: arguments.text(0)?, group: arguments.u32(8)? })
+            }
+            27 => {
+                let arguments = Arguments::new(bytes, 36)?;
+                Ok(Self::TapMake { link: arguments.text(0)?, label: arguments.text(8)?, group: arguments.u32(16)?, bridge: arguments.text(20)?, owner: arguments.u32(28)?, queues: arguments.u32(32)? })
+            }
+            28 => {
+                let arguments = Arguments::new(bytes, 36)?;
+                Ok(Self::MacvtapMake { link: arguments.text(0)?, label: arguments.text(8)?, group: arguments.u32(16)?, lower: arguments.text(20)?, mac: arguments.u64(28)? })
+            }
+            29 => {
+                let arguments = Arguments::new(bytes, 20)?;
+                Ok(Self::TapOpen { namespace: arguments.text(0)?, link: arguments.text(8)?, multiqueue: arguments.u32(16)? })
+            }
+            30 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::AddressProbe { address: arguments.u32(0)? })
+            }
+            31 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::BpfObjectLoad { object: arguments.u32(0)? })
+            }
+            32 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::BpfClose { handle: arguments.u32(0)? })
+            }
+            33 => {
+                let arguments = Arguments::new(bytes, 12)?;
+                Ok(Self::BpfPin { handle: arguments.u32(0)?, path: arguments.text(4)? })
+            }
+            34 => {
+                let arguments = Arguments::new(bytes, 8)?;
+                Ok(Self::BpfPinOpen { path: arguments.text(0)? })
+            }
+            35 => {
+                let arguments = Arguments::new(bytes, 28)?;
+                Ok(Self::BpfMapCreate { name: arguments.text(0)?, kind: arguments.u32(8)?, key_bytes: arguments.u32(12)?, value_bytes: arguments.u32(16)?, max_entries: arguments.u32(20)?, flags: arguments.u32(24)? })
+            }
+            36 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::BpfMapMemory { map: arguments.u32(0)? })
+            }
+            37 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::BpfProgramById { id: arguments.u32(0)? })
+            }
+            38 => {
+                let arguments = Arguments::new(bytes, 24)?;
+                Ok(Self::BpfLinkAttach { program: arguments.u32(0)?, interface_index: arguments.u32(4)?, egress: arguments.u32(8)?, first: arguments.u32(12)?, revision: arguments.u64(16)? })
+            }
+            39 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::BpfLinkFacts { link: arguments.u32(0)? })
+            }
+            40 => {
+                let arguments = Arguments::new(bytes, 8)?;
+                Ok(Self::BpfLinkReplace { link: arguments.u32(0)?, program: arguments.u32(4)? })
+            }
+            41 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::BpfLinkDetach { link: arguments.u32(0)? })
+            }
+            42 => {
+                let arguments = Arguments::new(bytes, 12)?;
+                Ok(Self::BpfTcxPrograms { interface_index: arguments.u32(0)?, egress: arguments.u32(4)?, program_id: arguments.u32(8)? })
+            }
+            43 => {
+                let arguments = Arguments::new(bytes, 24)?;
+                Ok(Self::BpfFilterAttach { program: arguments.u32(0)?, interface_index: arguments.u32(4)?, egress: arguments.u32(8)?, priority: arguments.u32(12)?, filter_handle: arguments.u32(16)?, replace: arguments.u32(20)? })
+            }
+            44 => {
+                let arguments = Arguments::new(bytes, 16)?;
+                Ok(Self::BpfFilterProgram { interface_index: arguments.u32(0)?, egress: arguments.u32(4)?, priority: arguments.u32(8)?, filter_handle: arguments.u32(12)? })
+            }
+            45 => {
+                let arguments = Arguments::new(bytes, 20)?;
+                Ok(Self::BpfFilterDetach { interface_index: arguments.u32(0)?, egress: arguments.u32(4)?, priority: arguments.u32(8)?, filter_handle: arguments.u32(12)?, program_id: arguments.u32(16)? })
+            }
+            46 => {
+                let arguments = Arguments::new(bytes, 12)?;
+                Ok(Self::BpfXdpAttach { program: arguments.u32(0)?, interface_index: arguments.u32(4)?, generic: arguments.u32(8)? })
+            }
+            47 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::BpfXdpProgram { interface_index: arguments.u32(0)? })
+            }
+            48 => {
+                let arguments = Arguments::new(bytes, 8)?;
+                Ok(Self::BpfXdpDetach { interface_index: arguments.u32(0)?, program_id: arguments.u32(4)? })
+            }
+            49 => {
+                let arguments = Arguments::new(bytes, 4)?;
+                Ok(Self::BpfRingOpen { map: arguments.u32(0)? })
+            }
+            50 => {
+                Arguments::new(bytes, 0)?;
+                Ok(Self::BpfProbeLoad {  })
+            }
+            51 => {
+                Arguments::new(bytes, 0)?;
+                Ok(Self::BpfProbeTcx {  })
+            }
+            52 => {
+                Arguments::new(bytes, 0)?;
+                Ok(Self::GracePeriod {  })
             }
             _ => Err(Errno::NOSYS),
         }

@@ -3,11 +3,15 @@
 #![deny(unsafe_code)]
 
 mod abi;
+mod abi_bpf;
+mod bpf;
 mod channel;
+mod descriptors;
 mod facts;
 mod handles;
 mod jobs;
 #[rustfmt::skip]
 pub mod layout;
 mod pool;
+mod ring_reader;
 mod wire;

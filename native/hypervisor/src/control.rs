@@ -1,152 +1,264 @@
-//! The control socket: a unix socket for its owner only, a few connections at a time, one request a line. A bad line gets an
-//! error and the connection stays.
+//! The control socket: one thread that takes requests from a few connections, one request a line, and hands them to the
+//! machine's thread. What concerns nobody but the asker (a ping, the metrics) is answered at once, whatever the machine does.
 
-use crate::protocol::{LINE_BYTES_MAX, Reply, Request};
-use crate::session::Session;
-use rustix::process::umask;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use crate::connection::{Connection, Line};
+use crate::protocol::{Reply, Request};
+use crate::service::{Event, Status};
+use fluxvm_sys::Errno;
+use fluxvm_sys::signals::EndSignals;
+use fluxvm_sys::threads::STACK_BYTES;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// More than the agent and somebody who looks nobody needs.
+/// More than the agent and somebody who looks need; who came last makes room for who comes.
 const CONNECTIONS_MAX: usize = 16;
+/// Lines of one connection before the others have their turn.
+const LINES_AT_ONCE: usize = 16;
+const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(20);
+/// How long answers may take to leave when the machine has ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The socket; dropping it removes it from the file system.
-pub struct ControlSocket {
-    path: PathBuf,
+/// Where requests come from.
+#[derive(Default)]
+pub struct Control {
+    /// Accepts connections.
+    pub listener: Option<UnixListener>,
+    /// Connections that are there.
+    pub streams: Vec<UnixStream>,
+    /// Ask the machine to end, like a request to shut down.
+    pub signals: Option<EndSignals>,
 }
 
-impl Drop for ControlSocket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+/// What the thread is told.
+enum Message {
+    /// The answer for a connection.
+    Answer(u64, Reply),
+    /// The machine has ended.
+    Finish,
+}
+
+#[derive(Clone)]
+struct Messages {
+    sender: Sender<Message>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Messages {
+    fn send(&self, message: Message) {
+        let _ = self.sender.send(message);
+        // Only a counter that is full refuses, and then the thread is awake.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// Makes the socket and serves the session on threads of their own. A request to shut down is told to `shutdowns` once it
-/// has been answered.
-///
-/// # Errors
-/// What making the socket or a thread says.
-pub fn serve(path: &Path, session: Arc<Mutex<Session>>, shutdowns: Sender<()>) -> io::Result<ControlSocket> {
-    let before = umask(rustix::fs::Mode::from_raw_mode(0o177));
-    let listener = UnixListener::bind(path);
-    umask(before);
-    let (listener, socket) = (listener?, ControlSocket { path: path.to_owned() });
-    let open = Arc::new(AtomicUsize::new(0));
-    let accept = move || {
-        for stream in listener.incoming().flatten() {
-            let (session, shutdowns, slot) = (Arc::clone(&session), shutdowns.clone(), Slot::take(&open));
-            let body = move || {
-                let _slot = slot;
-                // A connection that breaks concerns only who made it.
-                let _ = answer_all(&stream, &session, &shutdowns);
-            };
-            if open.load(Ordering::Relaxed) <= CONNECTIONS_MAX {
-                let _ = std::thread::Builder::new().name("control".to_owned()).spawn(body);
+/// Where the answer to a request goes.
+pub(crate) struct ReplyTo {
+    connection: u64,
+    messages: Messages,
+}
+
+impl ReplyTo {
+    /// Answers. A connection that has ended meanwhile concerns only who made it.
+    pub(crate) fn send(self, reply: Reply) {
+        self.messages.send(Message::Answer(self.connection, reply));
+    }
+}
+
+/// The thread.
+pub(crate) struct ControlThread {
+    messages: Messages,
+    thread: JoinHandle<()>,
+}
+
+impl ControlThread {
+    /// Starts the thread, which tells `events` what is asked.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn start(control: Control, events: Sender<Event>, status: Arc<Status>) -> io::Result<Self> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (sender, told) = channel();
+        let messages = Messages { sender, wake };
+        let Control { listener, streams, signals } = control;
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+        }
+        let mut server = Server {
+            listener,
+            signals,
+            connections: Vec::new(),
+            next: 0,
+            events,
+            status,
+            told,
+            messages: messages.clone(),
+        };
+        for stream in streams {
+            server.add(stream)?;
+        }
+        let thread = std::thread::Builder::new()
+            .name("control".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || server.run())?;
+        Ok(Self { messages, thread })
+    }
+
+    /// Sends what has been answered and ends the thread with all connections.
+    pub(crate) fn finish(self) {
+        self.messages.send(Message::Finish);
+        let _ = self.thread.join();
+    }
+}
+
+struct Server {
+    listener: Option<UnixListener>,
+    signals: Option<EndSignals>,
+    connections: Vec<Connection>,
+    next: u64,
+    events: Sender<Event>,
+    status: Arc<Status>,
+    told: Receiver<Message>,
+    messages: Messages,
+}
+
+impl Server {
+    fn run(mut self) {
+        while self.take_messages() {
+            let is_more = self.talk();
+            if !self.wait(is_more) {
+                return;
             }
         }
-    };
-    std::thread::Builder::new().name("accept".to_owned()).spawn(accept)?;
-    Ok(socket)
-}
-
-/// A place among the connections.
-struct Slot(Arc<AtomicUsize>);
-
-impl Slot {
-    fn take(open: &Arc<AtomicUsize>) -> Self {
-        open.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(open))
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn answer_all(stream: &UnixStream, session: &Mutex<Session>, shutdowns: &Sender<()>) -> io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    loop {
-        let mut line = Vec::new();
-        let length = reader.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
-        if length == 0 {
-            return Ok(());
-        }
-        if length > LINE_BYTES_MAX {
-            send(stream, &Reply::Error { message: "the request is longer than 64 KiB".to_owned() })?;
-            return Ok(());
-        }
-        let request = serde_json::from_slice(&line);
-        let is_shutdown = matches!(request, Ok(Request::Shutdown));
-        let reply = match request {
-            Ok(Request::Ping) => Reply::OK,
-            Ok(request) => session.lock().unwrap_or_else(PoisonError::into_inner).handle(request),
-            Err(error) => Reply::Error { message: format!("no request: {error}") },
-        };
-        let sent = send(stream, &reply);
-        if is_shutdown {
-            let _ = shutdowns.send(());
-        }
-        sent?;
-    }
-}
-
-fn send(mut stream: &UnixStream, reply: &Reply) -> io::Result<()> {
-    let mut line = serde_json::to_vec(reply)?;
-    line.push(b'\n');
-    stream.write_all(&line)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    struct Client {
-        reader: BufReader<UnixStream>,
-    }
-
-    impl Client {
-        fn ask(&mut self, line: &[u8]) -> String {
-            self.send(&[line, b"\n"].concat())
-        }
-
-        fn send(&mut self, bytes: &[u8]) -> String {
-            self.reader.get_mut().write_all(bytes).unwrap();
-            let mut reply = String::new();
-            self.reader.read_line(&mut reply).unwrap();
-            reply
+        let until = Instant::now() + LAST_WORDS;
+        for connection in &mut self.connections {
+            connection.flush_until(until);
         }
     }
 
-    #[test]
-    fn requests_are_answered_in_order_and_nonsense_does_not_end_the_connection() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("control.sock");
-        let (session, _ends) = Session::new();
-        let (sender, shutdowns) = std::sync::mpsc::channel();
-        let socket = serve(&path, Arc::new(Mutex::new(session)), sender).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let mut client = Client { reader: BufReader::new(UnixStream::connect(&path).unwrap()) };
-        assert_eq!(client.ask(br#"{"action":"ping"}"#), "{\"status\":\"ok\"}\n");
-        assert!(client.ask(b"nonsense").starts_with(r#"{"status":"error""#));
-        assert!(client.ask(br#"{"action":"pause"}"#).contains("there is no machine yet"));
-        assert!(client.ask(br#"{"action":"metrics"}"#).contains(r#""lifecycle":"created""#));
-        let kernel = folder.path().join("kernel");
-        let boot = format!(r#"{{"action":"boot","kernel":{kernel:?},"memory_mib":64,"vcpus":1}}"#);
-        let refused = client.ask(boot.as_bytes());
-        assert!(refused.contains("kernel cannot be opened: No such file"), "{refused}");
-        assert_eq!(client.ask(br#"{"action":"shutdown"}"#), "{\"status\":\"ok\"}\n");
-        shutdowns.recv().unwrap();
-        let long = vec![b'x'; LINE_BYTES_MAX + 1];
-        // No end of line: the answer comes as soon as the limit is passed.
-        assert!(client.send(&long).contains("longer than 64 KiB"));
-        drop(socket);
-        assert!(!path.exists());
+    /// Whether the machine goes on.
+    fn take_messages(&mut self) -> bool {
+        for message in self.told.try_iter() {
+            match message {
+                Message::Finish => return false,
+                Message::Answer(id, reply) => {
+                    if let Some(connection) = self.connections.iter_mut().find(|connection| connection.id == id) {
+                        connection.answer(&reply);
+                    }
+                }
+            }
+        }
+        true
     }
+
+    /// Reads, does and answers as far as nobody has to be waited for. Tells whether somebody has more to say, who is not
+    /// listened to any longer because others want to be.
+    fn talk(&mut self) -> bool {
+        let Self { connections, status, events, messages, .. } = self;
+        let mut is_more = false;
+        connections.retain_mut(|connection| {
+            for _ in 0..LINES_AT_ONCE {
+                match connection.next_line() {
+                    Line::None => return true,
+                    Line::End => return false,
+                    Line::TooLong => {
+                        connection.answer(&Reply::Error { message: "the request is longer than 64 KiB".to_owned() });
+                        connection.say_no_more();
+                    }
+                    Line::Request(line, files) => match parse(&line, files) {
+                        Ok(Request::Ping) => connection.answer(&Reply::OK),
+                        Ok(Request::Metrics) => connection.answer(&status.reply()),
+                        Ok(request) => {
+                            if matches!(request, Request::Shutdown) {
+                                // Nobody wants what takes long any more.
+                                status.give_up();
+                            }
+                            connection.await_answer();
+                            let reply_to = ReplyTo { connection: connection.id, messages: messages.clone() };
+                            // The service outlives this thread.
+                            let _ = events.send(Event::Request(request, reply_to));
+                        }
+                        Err(message) => connection.answer(&Reply::Error { message }),
+                    },
+                }
+            }
+            is_more = true;
+            true
+        });
+        is_more
+    }
+
+    /// Waits until there is something to do, or only looks. False when waiting is impossible.
+    fn wait(&mut self, is_more: bool) -> bool {
+        let mut polled = vec![PollFd::new(&*self.messages.wake, PollFlags::IN)];
+        let watched = self.connections.iter().filter_map(Connection::waits_for);
+        polled.extend(self.listener.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
+        polled.extend(self.signals.iter().map(|signals| PollFd::new(signals, PollFlags::IN)));
+        polled.extend(watched);
+        match poll(&mut polled, is_more.then_some(&Timespec::default())) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+        let _ = rustix::io::read(&*self.messages.wake, &mut [0; 8]);
+        if self.signals.as_ref().is_some_and(EndSignals::have_come) {
+            self.status.give_up();
+            let _ = self.events.send(Event::Shutdown);
+        }
+        self.accept();
+        true
+    }
+
+    /// Only so many at once, so that who connects again and again keeps nobody else from being heard.
+    fn accept(&mut self) {
+        for _ in 0..CONNECTIONS_MAX {
+            match self.listener.as_ref().map(UnixListener::accept) {
+                Some(Ok((stream, _))) => {
+                    if self.connections.len() == CONNECTIONS_MAX {
+                        self.drop_one();
+                    }
+                    let _ = self.add(stream);
+                }
+                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
+                    // There is no descriptor left, and the listener stays ready until there is one.
+                    if !self.drop_one() {
+                        std::thread::sleep(NO_DESCRIPTORS_PAUSE);
+                    }
+                    return;
+                }
+                Some(Err(_)) | None => return,
+            }
+        }
+    }
+
+    /// Ends the connection that came last, of those that wait for nothing if there are any: who has been here for long is
+    /// driven out by nobody. False when there is none.
+    fn drop_one(&mut self) -> bool {
+        let rank = |connection: &Connection| (!connection.is_busy(), connection.id);
+        let last = self.connections.iter().enumerate().max_by_key(|(_, connection)| rank(connection));
+        let Some((index, _)) = last else { return false };
+        self.connections.swap_remove(index);
+        true
+    }
+
+    fn add(&mut self, stream: UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        self.next += 1;
+        self.connections.push(Connection::new(self.next, stream));
+        Ok(())
+    }
+}
+
+fn parse(line: &[u8], files: Vec<File>) -> Result<Request, String> {
+    let mut request: Request = serde_json::from_slice(line).map_err(|error| format!("no request: {error}"))?;
+    if !request.take_files(files) {
+        return Err("no request that files come with".to_owned());
+    }
+    Ok(request)
 }

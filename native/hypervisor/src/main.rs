@@ -1,22 +1,13 @@
 //! `fluxvm-hypervisor`: one virtual machine in one process, booted from a configuration and driven over a control socket.
 
-mod config;
-mod control;
-mod devices;
-mod protocol;
-mod session;
-mod snapshot;
-
-use config::{BootConfig, CONFIG_BYTES_MAX, open};
-use fluxvm_engine::vcpu::End;
-use session::Session;
+use fluxvm_hypervisor::{BootConfig, CONFIG_BYTES_MAX, Control, End, PlacedSocket, Prepared, Service};
+use fluxvm_sys::signals::EndSignals;
 use std::error::Error;
-use std::fs::OpenOptions;
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Write, stderr};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
 const USAGE: &str = "\
 usage: fluxvm-hypervisor [--api-sock PATH] [--boot-config FILE]
@@ -43,12 +34,13 @@ fn main() -> ExitCode {
         return ExitCode::from(STATUS_USAGE);
     };
     run(&arguments).unwrap_or_else(|error| {
-        eprintln!("fluxvm-hypervisor: {error}");
+        let mut said = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
-            eprintln!("  because: {error}");
+            said = format!("{said}: {error}");
             cause = error.source();
         }
+        say(&said);
         ExitCode::FAILURE
     })
 }
@@ -67,23 +59,24 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
-    let (session, ends) = Session::new();
-    let session = Arc::new(Mutex::new(session));
-    let (shutdown, shutdowns) = channel();
-    let _socket = match &arguments.socket {
-        Some(path) => Some(control::serve(path, Arc::clone(&session), shutdown.clone())?),
-        None => None,
-    };
-    if let Some(path) = &arguments.config {
-        let config = read_config(path)?;
-        session.lock().unwrap_or_else(PoisonError::into_inner).boot(config)?;
+    let mut prepared = arguments.config.as_deref().map(prepare).transpose()?;
+    let signals = EndSignals::take()?;
+    let mut socket = arguments.socket.as_deref().map(PlacedSocket::bind).transpose()?;
+    if let Some(prepared) = &mut prepared {
+        let keep: Vec<_> = socket.iter().map(PlacedSocket::as_fd).chain([signals.as_fd()]).collect();
+        // SAFETY: this process has opened nothing else that it still uses.
+        unsafe { prepared.enter_jail(&keep)? };
     }
-    let end = wait(ends, shutdowns, shutdown);
-    let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
-    // Here rather than at the end of the process, which does not wait for the threads of the control socket.
-    session.close();
-    let Some(end) = end else { return Ok(ExitCode::SUCCESS) };
-    eprintln!("fluxvm-hypervisor: {end}");
+    if let (Some(socket), Some(prepared)) = (&mut socket, &prepared) {
+        socket.moved(|path| prepared.find(path));
+    }
+    let listener = socket.as_ref().map(PlacedSocket::listener).transpose()?;
+    let mut service = Service::start(Control { listener, streams: Vec::new(), signals: Some(signals) })?;
+    if let Some(prepared) = prepared {
+        service.boot(prepared)?;
+    }
+    let Some(end) = service.serve() else { return Ok(ExitCode::SUCCESS) };
+    say(&end.to_string());
     Ok(match end {
         End::PowerOff => ExitCode::SUCCESS,
         End::Reset => ExitCode::from(STATUS_RESET),
@@ -91,26 +84,16 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-/// Waits for the end of the guest, or for nothing when the host asks first.
-fn wait(ends: Receiver<End>, shutdowns: Receiver<()>, shutdown: std::sync::mpsc::Sender<()>) -> Option<End> {
-    let end = Arc::new(Mutex::new(None));
-    let told = Arc::clone(&end);
-    std::thread::spawn(move || {
-        if let Ok(end) = ends.recv() {
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
-            let _ = shutdown.send(());
-        }
-    });
-    let _ = shutdowns.recv();
-    end.lock().unwrap_or_else(PoisonError::into_inner).take()
+/// A log that has no room must not make this another end.
+fn say(text: &str) {
+    let _ = writeln!(stderr(), "fluxvm-hypervisor: {text}");
 }
 
-fn read_config(path: &Path) -> Result<BootConfig, Box<dyn Error>> {
+fn prepare(path: &Path) -> Result<Prepared, Box<dyn Error>> {
     let mut bytes = Vec::new();
-    let file = open("the boot configuration", path, OpenOptions::new().read(true))?;
+    let file =
+        File::open(path).map_err(|error| format!("the boot configuration {path:?} cannot be opened: {error}"))?;
+    // One more than there may be, so that too many are seen.
     file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > CONFIG_BYTES_MAX {
-        return Err("the boot configuration is larger than 64 KiB".into());
-    }
-    Ok(serde_json::from_slice(&bytes)?)
+    Ok(Prepared::open(BootConfig::parse(&bytes)?)?)
 }

@@ -1,7 +1,9 @@
 //! The control protocol: one JSON object a line each way, `action` in and `status` out.
 
 use crate::config::BootConfig;
+use crate::snapshot_files::Place;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::path::PathBuf;
 
 /// A longer line is no request.
@@ -23,15 +25,42 @@ pub enum Request {
     PowerButton,
     /// End the machine and this process.
     Shutdown,
-    /// Write memory, state and disk of the machine to four files that begin with the path.
-    SnapshotSave {
-        /// Where to.
+    /// Write memory, state and disk of the machine to files.
+    SnapshotSave(Place),
+    /// Replace memory, state and disk by those of such files.
+    SnapshotRestore(Place),
+    /// Take a point to which the machine can go back in a moment.
+    Checkpoint,
+    /// Go back to it, which ends it.
+    Revert,
+    /// Keep all that happened since, which ends it.
+    Commit,
+    /// As a snapshot, in a directory that is made.
+    MigrateExport {
+        /// The directory.
         path: PathBuf,
     },
-    /// Replace memory, state and disk by those of a snapshot.
-    SnapshotRestore {
-        /// Where from.
+    /// Replace memory, state and disk by those of such a directory.
+    MigrateImport {
+        /// The directory.
         path: PathBuf,
+    },
+    /// Give the guest more of the vCPUs that were made for it.
+    HotplugCpu {
+        /// How many more.
+        add: u32,
+    },
+    /// Look whether a file could be a disk; nothing is attached.
+    HotplugDisk {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Limit the disk that the guest boots from in another way.
+    LimitDisk {
+        /// Mbit a second; 0 is no limit, and without it the limit stays.
+        blk_mbit_limit: Option<u32>,
+        /// Operations a second, likewise.
+        blk_ops_limit: Option<u32>,
     },
     /// Read the balloon, or set how much it is to take.
     Balloon {
@@ -42,8 +71,57 @@ pub enum Request {
     Metrics,
 }
 
+impl Request {
+    /// Gives it the files that came with it; false when it has no use for them.
+    pub(crate) fn take_files(&mut self, files: Vec<File>) -> bool {
+        match self {
+            Self::SnapshotSave(place) | Self::SnapshotRestore(place) => place.files = files,
+            _ if !files.is_empty() => return false,
+            _ => (),
+        }
+        true
+    }
+}
+
+/// What a machine is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Metrics {
+    /// Its RAM.
+    pub memory_mib: u64,
+    /// vCPUs that its guest was given.
+    pub vcpus: u64,
+    /// The word for its state.
+    pub lifecycle: &'static str,
+    /// vCPUs that its guest may be given.
+    pub max_vcpus: u64,
+    /// Whether the process is in its jail.
+    pub jailed: bool,
+    /// Requests of the guest to its disks that wait because the host has no room for what they write.
+    pub blk_waiting_for_room: u64,
+    /// Who moves the frames of the network, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net_datapath: Option<&'static str>,
+    /// Why the kernel does not move them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net_datapath_reason: Option<String>,
+}
+
+impl Metrics {
+    /// Those of a service without a machine.
+    pub const NONE: Self = Self {
+        memory_mib: 0,
+        vcpus: 0,
+        lifecycle: "created",
+        max_vcpus: 0,
+        jailed: false,
+        blk_waiting_for_room: 0,
+        net_datapath: None,
+        net_datapath_reason: None,
+    };
+}
+
 /// What is answered.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Reply {
     /// Done.
@@ -58,14 +136,7 @@ pub enum Reply {
         lifecycle: String,
     },
     /// What the machine is.
-    Metrics {
-        /// Its RAM.
-        memory_mib: u64,
-        /// Its vCPUs.
-        vcpus: u64,
-        /// The word for its state.
-        lifecycle: String,
-    },
+    Metrics(Metrics),
     /// Not done.
     Error {
         /// Why.
@@ -101,9 +172,15 @@ mod tests {
             (r#"{"action":"ping"}"#, true),
             (r#"{"action":"snapshot_save","path":"/s"}"#, true),
             (r#"{"action":"balloon"}"#, true),
-            (r#"{"action":"snapshot_save"}"#, false),
+            (r#"{"action":"snapshot_save"}"#, true),
+            (r#"{"action":"snapshot_save","path":1}"#, false),
+            (r#"{"action":"hotplug_cpu","add":1}"#, true),
+            (r#"{"action":"hotplug_cpu","add":-1}"#, false),
+            (r#"{"action":"hotplug_disk","path":"/d"}"#, true),
+            (r#"{"action":"migrate_export","path":"/d"}"#, true),
+            (r#"{"action":"limit_disk","blk_ops_limit":0}"#, true),
             (r#"{"action":"fly"}"#, false),
-            (r#"{"action":"boot","kernel":"/k","memory_mib":64,"vcpus":2,"engine":"firecracker"}"#, false),
+            (r#"{"action":"boot","kernel":"/k","memory_mib":64,"vcpus":2,"engine":"zeppelin"}"#, false),
             (r#"{"action":"boot","kernel":"/k","memory_mib":-1,"vcpus":2}"#, false),
             ("[]", false),
         ] {

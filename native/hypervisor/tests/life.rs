@@ -1,112 +1,15 @@
 //! The program from outside, with a guest of our own on this host's KVM: its control socket, snapshots, and how it ends.
 
 #[allow(dead_code, reason = "other tests use the rest")]
-#[path = "../../engine/tests/guest/image.rs"]
-mod image;
+mod lab;
 
+use lab::{DISK_BYTES, Hypervisor, Lab, OK, PAUSED, RUNNING, can_jail, can_run};
+use serde_json::json;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-const DISK_BYTES: usize = 1 << 20;
-
-struct Hypervisor {
-    folder: TempDir,
-    process: Child,
-}
-
-impl Hypervisor {
-    /// Starts the program in a folder with a kernel and a disk.
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        io::copy(&mut &rewound(image::kernel()), &mut File::create(folder.path().join("kernel")).unwrap()).unwrap();
-        fs::write(folder.path().join("disk"), vec![b'1'; DISK_BYTES]).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fluxvm-hypervisor"));
-        command.arg("--api-sock").arg(folder.path().join("api.sock")).stderr(Stdio::null());
-        let hypervisor = Self { process: command.spawn().unwrap(), folder };
-        hypervisor.wait(|| UnixStream::connect(hypervisor.path("api.sock")).is_ok());
-        hypervisor
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn ask(&self, request: &str) -> String {
-        let mut stream = UnixStream::connect(self.path("api.sock")).unwrap();
-        writeln!(stream, "{request}").unwrap();
-        let mut reply = String::new();
-        BufReader::new(stream).read_line(&mut reply).unwrap();
-        reply.trim_end().to_owned()
-    }
-
-    /// Boots a guest that does what the letter says.
-    fn boot(&self, letter: char) -> String {
-        let (kernel, disk) = (self.path("kernel"), self.path("disk"));
-        let (console, vsock) = (self.path("console"), self.path("vsock"));
-        self.ask(
-            &format!(
-                r#"{{"action":"boot","kernel":{kernel:?},"rootfs":{disk:?},"console":{console:?},"vsock_uds":{vsock:?},
-            "memory_mib":64,"vcpus":2,"kernel_args":"{letter}","engine":"kvm"}}"#
-            )
-            .replace('\n', " "),
-        )
-    }
-
-    fn printed(&self) -> String {
-        fs::read_to_string(self.path("console")).unwrap_or_default()
-    }
-
-    fn ended(&mut self) -> ExitStatus {
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return status;
-            }
-            assert!(began.elapsed() < PATIENCE, "the program goes on");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn wait(&self, done: impl Fn() -> bool) {
-        let began = Instant::now();
-        while !done() {
-            assert!(began.elapsed() < PATIENCE, "nothing happens; printed {:?}", self.printed());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Hypervisor {
-    fn drop(&mut self) {
-        // Only a test that failed leaves it running.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn rewound(mut file: File) -> File {
-    io::Seek::rewind(&mut file).unwrap();
-    file
-}
-
-fn can_run() -> bool {
-    let can = File::options().read(true).write(true).open("/dev/kvm").is_ok();
-    if !can {
-        eprintln!("missing capability: /dev/kvm");
-    }
-    can
-}
-
-const OK: &str = r#"{"status":"ok"}"#;
-const PAUSED: &str = r#"{"status":"state","lifecycle":"paused"}"#;
-const RUNNING: &str = r#"{"status":"state","lifecycle":"running"}"#;
 
 #[test]
 fn the_status_tells_how_the_guest_ended() {
@@ -114,10 +17,11 @@ fn the_status_tells_how_the_guest_ended() {
         return;
     }
     for (letter, status) in [('h', 0), ('r', 20), ('f', 21)] {
-        let mut hypervisor = Hypervisor::start();
-        assert_eq!(hypervisor.boot(letter), OK);
-        assert_eq!(hypervisor.ended().code(), Some(status), "{letter}");
-        assert!(!hypervisor.path("api.sock").exists() && !hypervisor.path("vsock").exists());
+        let lab = Lab::new();
+        let mut hypervisor = Hypervisor::start(&lab);
+        assert_eq!(hypervisor.boot_now(letter), OK);
+        assert_eq!(hypervisor.ended().0.code(), Some(status), "{letter}");
+        assert_eq!(lab.left(), [""; 0]);
     }
 }
 
@@ -126,21 +30,23 @@ fn a_machine_lives_by_requests() {
     if !can_run() {
         return;
     }
-    let mut hypervisor = Hypervisor::start();
-    assert!(hypervisor.ask(r#"{"action":"resume"}"#).contains("there is no machine yet"));
-    assert_eq!(hypervisor.boot('s'), OK);
-    hypervisor.wait(|| hypervisor.printed() == "2");
-    assert!(hypervisor.boot('s').contains("there is a machine already, and it is running"));
+    let lab = Lab::new();
+    let mut hypervisor = Hypervisor::start(&lab);
+    assert!(hypervisor.act("resume").contains("there is no machine yet"));
+    assert_eq!(hypervisor.boot_now('s'), OK);
+    hypervisor.wait_printed("2");
+    assert!(hypervisor.boot_now('s').contains("there is a machine already, and it is running"));
     for _ in 0..3 {
-        assert_eq!(hypervisor.ask(r#"{"action":"pause"}"#), PAUSED);
-        assert_eq!(hypervisor.ask(r#"{"action":"pause"}"#), PAUSED);
-        assert_eq!(hypervisor.ask(r#"{"action":"resume"}"#), RUNNING);
+        assert_eq!(hypervisor.act("pause"), PAUSED);
+        assert_eq!(hypervisor.act("pause"), PAUSED);
+        assert_eq!(hypervisor.act("resume"), RUNNING);
     }
-    let metrics = r#"{"status":"metrics","memory_mib":64,"vcpus":2,"lifecycle":"running"}"#;
-    assert_eq!(hypervisor.ask(r#"{"action":"metrics"}"#), metrics);
-    assert!(hypervisor.ask(r#"{"action":"balloon"}"#).contains(r#"\"memory_mib\":64"#));
-    assert_eq!(hypervisor.ask(r#"{"action":"shutdown"}"#), OK);
-    assert!(hypervisor.ended().success());
+    let metrics =
+        r#""memory_mib":64,"vcpus":2,"lifecycle":"running","max_vcpus":2,"jailed":false,"blk_waiting_for_room":0}"#;
+    assert_eq!(hypervisor.act("metrics"), format!(r#"{{"status":"metrics",{metrics}"#));
+    assert!(hypervisor.act("balloon").contains(r#"\"memory_mib\":64"#));
+    assert_eq!(hypervisor.act("shutdown"), OK);
+    assert!(hypervisor.ended().0.success());
 }
 
 #[test]
@@ -148,24 +54,24 @@ fn a_restore_puts_memory_and_disk_back_and_only_reads_the_snapshot() {
     if !can_run() {
         return;
     }
-    let mut hypervisor = Hypervisor::start();
-    assert_eq!(hypervisor.boot('m'), OK);
-    let snapshot = hypervisor.path("snapshot");
-    let save = format!(r#"{{"action":"snapshot_save","path":{snapshot:?}}}"#);
-    let restore = format!(r#"{{"action":"snapshot_restore","path":{snapshot:?}}}"#);
-    assert!(hypervisor.ask(&restore).contains("cannot be used"));
-    assert_eq!(hypervisor.ask(&save), OK);
-    assert_eq!(hypervisor.ask(r#"{"action":"pause"}"#), PAUSED, "it ran before, so it does afterwards");
-    assert!(hypervisor.ask(&save).contains("exists already"));
-    let files = ["", ".mem", ".vmstate", ".rootfs"].map(|end| hypervisor.path(&format!("snapshot{end}")));
+    let lab = Lab::new();
+    let mut hypervisor = Hypervisor::start(&lab);
+    assert_eq!(hypervisor.boot_now('m'), OK);
+    let snapshot = lab.path("snapshot");
+    let restore = || hypervisor.act_at("snapshot_restore", &snapshot);
+    assert!(restore().contains("cannot be used"));
+    assert_eq!(hypervisor.act_at("snapshot_save", &snapshot), OK);
+    assert_eq!(hypervisor.act("pause"), PAUSED, "it ran before, so it does afterwards");
+    assert!(hypervisor.act_at("snapshot_save", &snapshot).contains("exists already"));
+    let files = ["", ".mem", ".vmstate", ".rootfs"].map(|end| lab.path(&format!("snapshot{end}")));
     let contents = || files.iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect::<BTreeMap<_, _>>();
     let before = contents();
     for _ in 0..3 {
-        fs::write(hypervisor.path("disk"), vec![b'2'; DISK_BYTES]).unwrap();
-        assert_eq!(hypervisor.ask(&restore), OK);
-        assert_eq!(fs::read(hypervisor.path("disk")).unwrap(), vec![b'1'; DISK_BYTES]);
-        assert_eq!(hypervisor.ask(r#"{"action":"resume"}"#), RUNNING);
-        assert_eq!(hypervisor.ask(r#"{"action":"pause"}"#), PAUSED);
+        fs::write(lab.path("disk"), vec![b'2'; DISK_BYTES as usize]).unwrap();
+        assert_eq!(restore(), OK);
+        assert_eq!(fs::read(lab.path("disk")).unwrap(), vec![b'1'; DISK_BYTES as usize]);
+        assert_eq!(hypervisor.act("resume"), RUNNING);
+        assert_eq!(hypervisor.act("pause"), PAUSED);
     }
     assert!(before == contents(), "the snapshot was written");
 
@@ -173,11 +79,157 @@ fn a_restore_puts_memory_and_disk_back_and_only_reads_the_snapshot() {
     for file in &files[1..] {
         let whole = fs::read(file).unwrap();
         fs::write(file, &whole[..whole.len() / 2]).unwrap();
-        let refused = hypervisor.ask(&restore);
+        let refused = restore();
         assert!(refused.contains("error") && !refused.contains("half-way"), "{refused}");
         fs::write(file, whole).unwrap();
     }
-    assert_eq!(hypervisor.ask(r#"{"action":"resume"}"#), RUNNING);
-    assert_eq!(hypervisor.ask(r#"{"action":"shutdown"}"#), OK);
-    assert!(hypervisor.ended().success());
+    assert_eq!(hypervisor.act("resume"), RUNNING);
+    assert_eq!(hypervisor.act("shutdown"), OK);
+    assert!(hypervisor.ended().0.success());
+}
+
+#[test]
+fn a_bundle_is_a_directory_with_a_snapshot() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::new();
+    let hypervisor = Hypervisor::start(&lab);
+    assert_eq!(hypervisor.boot_now('m'), OK);
+    let bundle = lab.path("bundle");
+    assert!(hypervisor.act_at("migrate_import", &bundle).contains("No such file"));
+    assert_eq!(hypervisor.act_at("migrate_export", &bundle), OK);
+    assert!(hypervisor.act_at("migrate_export", &bundle).contains("exists"));
+    assert_eq!(fs::read_dir(&bundle).unwrap().count(), 4);
+    assert_eq!(hypervisor.act_at("migrate_import", &bundle), OK);
+    assert!(hypervisor.act_at("migrate_export", &lab.path("none/bundle")).contains("No such file"));
+    assert_eq!(hypervisor.act("shutdown"), OK);
+}
+
+#[test]
+fn vcpus_that_were_made_are_given_to_the_guest_by_and_by() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::new();
+    let hypervisor = Hypervisor::start(&lab);
+    let mut request = lab.config('i');
+    request["action"] = json!("boot");
+    request["max_vcpus"] = json!(4);
+    assert_eq!(hypervisor.ask(&request), OK);
+    let add = |count: u32| hypervisor.ask(&json!({ "action": "hotplug_cpu", "add": count }));
+    assert!(add(0).contains("at least one"));
+    assert!(add(3).contains("2 vCPUs and was made for 4") && add(3).contains("max_vcpus"));
+    let snapshot = lab.path("snapshot");
+    assert_eq!(hypervisor.act_at("snapshot_save", &snapshot), OK);
+    assert!(add(1).contains("echo 1 > /sys/devices/system/cpu/cpu2/online"));
+    assert!(hypervisor.act("metrics").contains(r#""vcpus":3,"lifecycle":"running","max_vcpus":4"#));
+    assert_eq!(hypervisor.act_at("snapshot_restore", &snapshot), OK);
+    assert!(hypervisor.act("metrics").contains(r#""vcpus":2,"#), "as they were when it was saved");
+    assert!(hypervisor.act_at("hotplug_disk", &lab.path("disk")).contains("it was not attached"));
+    assert!(hypervisor.act_at("hotplug_disk", &lab.path("none")).contains("path: the file cannot be opened"));
+    assert_eq!(hypervisor.ask(&json!({ "action": "limit_disk", "blk_ops_limit": 10 })), OK);
+    assert_eq!(hypervisor.act("shutdown"), OK);
+}
+
+#[test]
+fn a_guest_that_may_get_more_vcpus_is_told_with_how_many_to_begin() {
+    if !can_jail() {
+        return;
+    }
+    // Where the kernel finds its command line.
+    const COMMAND_LINE: u64 = 0x2_0000;
+    for (most, line) in [(2, "i"), (4, "i maxcpus=2")] {
+        let lab = Lab::new();
+        let mut config = lab.jailed_config('i');
+        config["max_vcpus"] = json!(most);
+        let hypervisor = Hypervisor::boot(&lab, &config);
+        hypervisor.wait_running();
+        let mut found = vec![0; line.len() + 1];
+        fs::File::open(lab.path("ram")).unwrap().read_exact_at(&mut found, COMMAND_LINE).unwrap();
+        assert_eq!(String::from_utf8(found).unwrap(), format!("{line}\0"));
+        assert_eq!(hypervisor.act("shutdown"), OK);
+    }
+}
+
+#[test]
+fn the_power_button_is_pressed_by_a_request() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut hypervisor = Hypervisor::start(&lab);
+    assert_eq!(hypervisor.boot_now('p'), OK);
+    hypervisor.wait_printed("w");
+    assert_eq!(hypervisor.act("pause"), PAUSED);
+    assert!(hypervisor.act("power_button").contains("cannot press the power button of a machine that is paused"));
+    assert_eq!(hypervisor.act("resume"), RUNNING);
+    assert_eq!(hypervisor.act("power_button"), RUNNING);
+    assert_eq!(hypervisor.ended().0.code(), Some(0));
+    assert_eq!(hypervisor.printed(), "wp");
+}
+
+#[test]
+fn a_balloon_takes_what_leaves_the_guest_enough() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::new();
+    let hypervisor = Hypervisor::start(&lab);
+    let mut request = lab.config('i');
+    request["action"] = json!("boot");
+    request["memory_mib"] = json!(256);
+    assert_eq!(hypervisor.ask(&request), OK);
+    let balloon = |mib: u64| hypervisor.ask(&json!({ "action": "balloon", "balloon_mib": mib }));
+    let is = |target: u64| format!(r#"{{\"actual_mib\":0,\"memory_mib\":256,\"target_mib\":{target}}}"#);
+    assert!(balloon(192).contains(&is(192)), "{}", balloon(192));
+    for mib in [193, 256, 257, u64::MAX] {
+        assert!(balloon(mib).contains("leaves the guest less than 64 MiB"), "{mib}: {}", balloon(mib));
+    }
+    assert!(hypervisor.act("balloon").contains(&is(192)), "a refusal changes nothing");
+    assert!(balloon(0).contains(&is(0)));
+    assert_eq!(hypervisor.act("shutdown"), OK);
+}
+
+#[test]
+fn a_program_types_and_reads_at_the_serial_port() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut hypervisor = Hypervisor::start(&lab);
+    let mut request = lab.config('e');
+    request["action"] = json!("boot");
+    request["serial_uds"] = json!(lab.path("sockets/serial"));
+    assert_eq!(hypervisor.ask(&request), OK);
+    let stranger = UnixStream::connect(lab.path("sockets/serial")).unwrap();
+    let mut client = UnixStream::connect(lab.path("sockets/serial")).unwrap();
+    // Who came first is left, and notices.
+    assert_eq!((&stranger).read(&mut [0; 1]).unwrap(), 0);
+    client.set_read_timeout(Some(lab::PATIENCE)).unwrap();
+    let text = "abcdefgh".repeat(8);
+    for letter in text.bytes() {
+        // This guest takes one letter an interrupt.
+        client.write_all(&[letter]).unwrap();
+        let mut echoed = [0];
+        client.read_exact(&mut echoed).unwrap();
+        assert_eq!(echoed, [letter]);
+    }
+    client.write_all(b"q").unwrap();
+    assert!(hypervisor.ended().0.success());
+    assert_eq!(hypervisor.printed(), format!("{text}q"));
+    assert_eq!(lab.left(), [""; 0]);
+}
+
+#[test]
+fn a_jail_is_entered_at_the_start_or_not_at_all() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::new();
+    let hypervisor = Hypervisor::start(&lab);
+    let mut request = lab.jailed_config('i');
+    request["action"] = json!("boot");
+    assert!(hypervisor.ask(&request).contains("jail: only a process that has not begun"));
+    assert_eq!(hypervisor.act("shutdown"), OK);
 }

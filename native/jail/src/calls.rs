@@ -1,7 +1,7 @@
 //! Which system calls a running machine makes, with which arguments. Nothing here opens a file by name, starts a program, a
 //! process or a thread, or makes memory executable.
 
-use crate::kvm_requests::KVM_REQUESTS;
+use crate::arch::KVM_REQUESTS;
 use libc::c_long;
 use rustix::process::Pid;
 use seccompiler::{
@@ -10,7 +10,7 @@ use seccompiler::{
 };
 
 /// Allowed with any arguments: they work on descriptors and memory that the process has.
-pub const ALLOWED: [c_long; 52] = [
+pub const ALLOWED: [c_long; 51] = [
     // Bytes in and out.
     libc::SYS_read,
     libc::SYS_write,
@@ -27,6 +27,7 @@ pub const ALLOWED: [c_long; 52] = [
     libc::SYS_fdatasync,
     libc::SYS_fallocate,
     libc::SYS_ftruncate,
+    libc::SYS_flock,
     libc::SYS_copy_file_range,
     libc::SYS_fstat,
     libc::SYS_close,
@@ -41,9 +42,7 @@ pub const ALLOWED: [c_long; 52] = [
     libc::SYS_shutdown,
     // Waiting.
     libc::SYS_epoll_ctl,
-    libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
-    libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_timerfd_settime,
     libc::SYS_timerfd_gettime,
@@ -72,14 +71,11 @@ pub const ALLOWED: [c_long; 52] = [
 ];
 
 /// Refused without killing: libraries try these and go on without.
-pub const REFUSED: [c_long; 11] = [
-    libc::SYS_open,
+pub const REFUSED: [c_long; 8] = [
     libc::SYS_openat,
     libc::SYS_openat2,
     libc::SYS_newfstatat,
     libc::SYS_statx,
-    libc::SYS_readlink,
-    libc::SYS_unlink,
     libc::SYS_unlinkat,
     libc::SYS_sched_getaffinity,
     libc::SYS_rt_sigaction,
@@ -88,18 +84,13 @@ pub const REFUSED: [c_long; 11] = [
 
 /// Allowed beside the others where files may be named: with an empty root these reach only the one directory. None makes a
 /// link, with which somebody outside could be led astray.
-pub const NAMING: [c_long; 11] = [
-    libc::SYS_open,
+pub const NAMING: [c_long; 6] = [
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
-    libc::SYS_unlink,
     libc::SYS_unlinkat,
-    libc::SYS_rename,
     libc::SYS_renameat2,
-    libc::SYS_mkdir,
     libc::SYS_mkdirat,
-    libc::SYS_rmdir,
 ];
 
 /// Makes a file share the blocks of another, for snapshots of disks.
@@ -117,6 +108,23 @@ const TAP_REQUESTS: [u32; 2] = [
     0x4004_54D9, // TUNSETQUEUE
 ];
 
+/// Requests to vhost-net, which a machine hands its taps to whenever its driver starts or it goes on after a pause. They
+/// reach the memory and the descriptors that this process has.
+const VHOST_REQUESTS: [u32; 12] = [
+    0x8008_AF00, // GET_FEATURES
+    0x4008_AF00, // SET_FEATURES
+    0x0000_AF01, // SET_OWNER
+    0x4008_AF03, // SET_MEM_TABLE
+    0x4008_AF10, // SET_VRING_NUM
+    0x4028_AF11, // SET_VRING_ADDR
+    0x4008_AF12, // SET_VRING_BASE
+    0xC008_AF12, // GET_VRING_BASE
+    0x4008_AF20, // SET_VRING_KICK
+    0x4008_AF21, // SET_VRING_CALL
+    0x4008_AF22, // SET_VRING_ERR
+    0x4008_AF30, // NET_SET_BACKEND
+];
+
 /// Makes an accepted socket not wait.
 const FIONBIO: u32 = 0x5421;
 
@@ -126,7 +134,7 @@ const DESCRIPTOR_COMMANDS: [i32; 5] =
 /// The calls whose arguments decide.
 pub fn conditional(own: Pid) -> Result<Vec<Rule>, BackendError> {
     let mut rules = Vec::new();
-    let requests = KVM_REQUESTS.iter().chain(&TAP_REQUESTS).chain(&[FIONBIO, FICLONE]);
+    let requests = KVM_REQUESTS.iter().chain(&TAP_REQUESTS).chain(&VHOST_REQUESTS).chain(&[FIONBIO, FICLONE]);
     for request in requests {
         rules.push(Rule { call: libc::SYS_ioctl, conditions: vec![equal(1, *request)?] });
     }

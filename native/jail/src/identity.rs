@@ -2,6 +2,7 @@
 
 use crate::enter::Limits;
 use crate::{JailError, io_step, step};
+use fluxvm_sys::signals::survive_file_limit;
 use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, setrlimit};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capability_is_in_bounding_set, clear_ambient_capability_set,
@@ -44,8 +45,9 @@ const LOCKED: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE)
     .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED);
 
-/// Sets limits that cannot be raised again.
+/// Sets limits that cannot be raised again. Reaching that of files is an error of one write.
 pub fn set_limits(limits: Limits) -> Result<(), JailError> {
+    survive_file_limit();
     let wanted = [
         (Resource::Nofile, limits.descriptors),
         (Resource::Nproc, limits.threads),

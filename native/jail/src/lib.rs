@@ -3,16 +3,18 @@
 
 #![deny(unsafe_code)]
 
+mod arch;
 mod calls;
 mod enter;
 mod identity;
-mod kvm_requests;
+mod logs;
 mod root;
 mod seal;
 mod waiter;
 
 pub use enter::{Jail, Limits, enter};
-pub use root::DIRECTORY;
+pub use logs::{LogFile, Logs};
+pub use root::{DIRECTORY, SOCKETS};
 pub use seal::{Names, seal};
 
 use fluxvm_sys::Errno;

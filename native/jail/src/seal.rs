@@ -1,10 +1,10 @@
 //! The filter of system calls on all threads. Two layers, of which the stricter answer counts: what is not listed kills the
 //! process; what a library tries and can do without is refused.
 
-use crate::JailError;
 use crate::calls::{ALLOWED, NAMING, REFUSED, Rule, conditional};
+use crate::{JailError, arch};
 use rustix::process::getpid;
-use seccompiler::{SeccompAction, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads};
+use seccompiler::{SeccompAction, SeccompFilter, SeccompRule, apply_filter_all_threads};
 use std::collections::BTreeMap;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -23,11 +23,13 @@ pub enum Names {
 /// # Errors
 /// When the kernel refuses, or a thread has a filter of its own.
 pub fn seal(names: Names) -> Result<(), JailError> {
-    let naming: &[i64] = if names == Names::InDirectory { &NAMING } else { &[] };
+    let naming = if names == Names::InDirectory { [&NAMING[..], &arch::NAMING].concat() } else { Vec::new() };
+    let refused = [&REFUSED[..], &arch::REFUSED].concat();
+    let allowed = [&ALLOWED[..], &arch::ALLOWED].concat();
     // This order: the second layer lets no third be added.
-    let refused = REFUSED.iter().filter(|call| !naming.contains(call)).map(|call| (*call, Vec::new())).collect();
-    install(refused, SeccompAction::Allow, SeccompAction::Errno(libc::EACCES as u32))?;
-    let mut allowed: Rules = ALLOWED.iter().chain(&REFUSED).chain(naming).map(|call| (*call, Vec::new())).collect();
+    let first = refused.iter().filter(|call| !naming.contains(call)).map(|call| (*call, Vec::new())).collect();
+    install(first, SeccompAction::Allow, SeccompAction::Errno(libc::EACCES as u32))?;
+    let mut allowed: Rules = allowed.iter().chain(&refused).chain(&naming).map(|call| (*call, Vec::new())).collect();
     for Rule { call, conditions } in conditional(getpid()).map_err(failed)? {
         let rule = SeccompRule::new(conditions).map_err(failed)?;
         allowed.entry(call).or_default().push(rule);
@@ -36,7 +38,7 @@ pub fn seal(names: Names) -> Result<(), JailError> {
 }
 
 fn install(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<(), JailError> {
-    let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64).map_err(failed)?;
+    let filter = SeccompFilter::new(rules, otherwise, matched, arch::TARGET).map_err(failed)?;
     let program: seccompiler::BpfProgram = filter.try_into().map_err(failed)?;
     apply_filter_all_threads(&program).map_err(failed)
 }

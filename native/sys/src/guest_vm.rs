@@ -2,9 +2,9 @@
 //! call that another thread can end without a race, and the replacement of a mapping in place.
 
 use crate::{Errno, Result};
-use kvm_bindings::{Xsave, kvm_userspace_memory_region, kvm_xsave, kvm_xsave2};
-use kvm_ioctls::{Cap, VcpuExit, VcpuFd, VmFd};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
+use kvm_ioctls::{VcpuExit, VcpuFd, VmFd};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -19,15 +19,15 @@ pub struct GuestVm {
 }
 
 impl GuestVm {
-    /// Gives the machine its memory: slot N is region N.
+    /// Gives the machine its memory: slot N is region N. The guest may write to the first `writable` regions only.
     ///
     /// # Errors
     /// What the kernel says to a slot, which is `EINVAL` or `EEXIST` for regions that overlap or are not whole pages.
-    pub fn new(vm: VmFd, memory: GuestMemoryMmap) -> Result<Self> {
+    pub fn new(vm: VmFd, memory: GuestMemoryMmap, writable: usize) -> Result<Self> {
         for (slot, region) in (0..).zip(memory.iter()) {
             let region = kvm_userspace_memory_region {
                 slot,
-                flags: 0,
+                flags: if (slot as usize) < writable { 0 } else { KVM_MEM_READONLY },
                 guest_phys_addr: region.start_addr().0,
                 memory_size: region.len(),
                 userspace_addr: region.get_mmap().as_ptr() as u64,
@@ -73,6 +73,11 @@ impl GuestVcpu {
         &self.vcpu
     }
 
+    /// The machine that the vCPU belongs to.
+    pub(crate) fn machine(&self) -> &VmFd {
+        &self.vm.vm
+    }
+
     /// Runs the guest until it needs something, unless `interrupted` says that somebody wants this thread. That is asked
     /// after the thread became ready to be kicked, so a kick is never lost: whoever wants the thread first makes
     /// `interrupted` true and then sends [`kick_signal`] to it. Returns nothing when the guest did not run or was kicked out.
@@ -89,54 +94,14 @@ impl GuestVcpu {
     }
 
     /// Completes the access that the last exit was about, without running the guest any further. Needed before the state of
-    /// the vCPU is read: until then its registers are those before the access.
+    /// the vCPU is read: until then its registers are those before the access. An instruction that makes several accesses
+    /// comes to the next, which must be answered and completed likewise; nothing is returned after the last.
     ///
     /// # Errors
     /// What KVM says.
-    pub fn complete_exit(&mut self) -> Result<()> {
+    pub fn complete_exit(&mut self) -> Result<Option<VcpuExit<'_>>> {
         self.vcpu.set_kvm_immediate_exit(1);
-        let completed = absorb_kick(self.vcpu.run()).map(drop);
-        self.vcpu.set_kvm_immediate_exit(0);
-        completed
-    }
-}
-
-impl GuestVcpu {
-    /// Reads the area of processor extensions: FPU, vectors and more, as large as this host's KVM says.
-    ///
-    /// # Errors
-    /// What KVM says.
-    pub fn xsave(&self) -> Result<Vec<u32>> {
-        let extra = self.xsave_extra_words();
-        if extra == 0 {
-            return self.vcpu.get_xsave().map(|area| area.region.to_vec()).map_err(errno);
-        }
-        let mut area = Xsave::new(extra).map_err(|_| Errno::NOMEM)?;
-        // SAFETY: the area is as large as KVM says that it may become.
-        unsafe { self.vcpu.get_xsave2(&mut area) }.map_err(errno)?;
-        Ok([&area.as_fam_struct_ref().xsave.region, area.as_slice()].concat())
-    }
-
-    /// Puts back what [`GuestVcpu::xsave`] gave.
-    ///
-    /// # Errors
-    /// `EINVAL` when it is not as large as on this host; what KVM says.
-    pub fn set_xsave(&self, words: &[u32]) -> Result<()> {
-        let (region, extra) = words.split_first_chunk().ok_or(Errno::INVAL)?;
-        if extra.len() != self.xsave_extra_words() {
-            return Err(Errno::INVAL);
-        }
-        let fixed = kvm_xsave { region: *region, ..kvm_xsave::default() };
-        let mut area = Xsave::from_header(kvm_xsave2 { len: extra.len(), xsave: fixed }).map_err(|_| Errno::NOMEM)?;
-        area.as_mut_slice().copy_from_slice(extra);
-        // SAFETY: the area is as large as KVM says that it reads.
-        unsafe { self.vcpu.set_xsave2(&area) }.map_err(errno)
-    }
-
-    /// How many words the area has beyond the fixed part.
-    fn xsave_extra_words(&self) -> usize {
-        let bytes = usize::try_from(self.vm.vm.check_extension_int(Cap::Xsave2)).unwrap_or(0);
-        bytes.saturating_sub(size_of::<kvm_xsave>()).div_ceil(size_of::<u32>())
+        absorb_kick(self.vcpu.run())
     }
 }
 
@@ -177,13 +142,17 @@ extern "C" fn on_kick(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     }
 }
 
+/// Beyond those real-time signals that a program around us is likely to have taken for itself.
+const KICK_SIGNAL_FROM_FIRST: i32 = 6;
+
 /// The signal that ends the run of the thread that it is sent to.
 #[must_use]
 pub fn kick_signal() -> i32 {
-    SIGRTMIN()
+    SIGRTMIN() + KICK_SIGNAL_FROM_FIRST
 }
 
-/// Makes [`kick_signal`] end a run instead of the process. Once in a process is enough; again does no harm.
+/// Makes [`kick_signal`] end a run instead of the process. Once in a process is enough; again does no harm. Threads that
+/// run guests let it in by [`crate::threads::admit_only`].
 ///
 /// # Errors
 /// What `sigaction` says.
@@ -218,6 +187,28 @@ pub fn replace_mapping(region: &GuestRegionMmap, file: BorrowedFd<'_>, offset: u
     unsafe { mmap(address, bytes, access, flags, file, offset) }.map(drop)
 }
 
-fn errno(error: kvm_ioctls::Error) -> Errno {
+/// Lets the host back a region with huge pages, where what it is mapped from has any.
+pub fn prefer_huge_pages(region: &GuestRegionMmap) {
+    let (address, bytes) = (region.get_mmap().as_ptr().cast(), region.get_mmap().size());
+    // SAFETY: the range is a mapping that the region owns, and its content stays as it is. Refused by hosts that have none.
+    let _ = unsafe { madvise(address, bytes, Advice::LinuxHugepage) };
+}
+
+/// Maps a whole file over the beginning of a region, so that writes stay with this process. Behind the file the region stays
+/// as it is.
+///
+/// # Errors
+/// `INVAL` when the file is longer than the region, or what `mmap` says.
+pub fn map_image(region: &GuestRegionMmap, file: BorrowedFd<'_>, file_bytes: u64) -> Result<()> {
+    let bytes = usize::try_from(file_bytes).ok().filter(|bytes| *bytes <= region.get_mmap().size());
+    let bytes = bytes.ok_or(Errno::INVAL)?;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: only a part of a mapping that the region owns is replaced; guest memory has no references into it, and
+    // unmapping the range later unmaps the replacement.
+    unsafe { mmap(region.get_mmap().as_ptr().cast(), bytes, access, flags, file, 0) }.map(drop)
+}
+
+pub(crate) fn errno(error: kvm_ioctls::Error) -> Errno {
     Errno::from_raw_os_error(error.errno())
 }

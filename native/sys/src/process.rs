@@ -3,7 +3,7 @@
 use rustix::io::{Errno, Result};
 use rustix::process::Pid;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Who returns from [`fork`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,23 @@ pub fn fork() -> Result<Forked> {
         0 => Ok(Forked::Child),
         _ => Pid::from_raw(pid.max(0)).map(Forked::Parent).ok_or_else(last_error),
     }
+}
+
+/// A copy of the descriptor of that number, whoever owns it, which a program that is started later has not got.
+///
+/// # Errors
+/// `BADF` when nothing is open under it.
+pub fn duplicate(descriptor: RawFd) -> Result<OwnedFd> {
+    if descriptor < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: the number is only looked up by the kernel, which refuses one that is not open.
+    let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: the kernel just returned this descriptor to us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// Closes every descriptor from 3 on that is not in `keep`.

@@ -1,12 +1,14 @@
 //! Tap devices: attaching a queue, the header in front of each frame, and what work the kernel may leave to the reader.
 
-use crate::ioctl::{READ, WRITE, request_number, with_structure};
+use crate::ioctl::{READ, WRITE, request_number, with_integer, with_structure};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 const GROUP: u32 = b'T' as u32;
 const SET_INTERFACE: libc::Ioctl = request_number(WRITE, GROUP, 202, size_of::<libc::c_int>());
+const SET_PERSISTENT: libc::Ioctl = request_number(WRITE, GROUP, 203, size_of::<libc::c_int>());
+const SET_OWNER: libc::Ioctl = request_number(WRITE, GROUP, 204, size_of::<libc::c_int>());
 const SET_OFFLOAD: libc::Ioctl = request_number(WRITE, GROUP, 208, size_of::<libc::c_uint>());
 const GET_INTERFACE: libc::Ioctl = request_number(READ, GROUP, 210, size_of::<libc::c_uint>());
 const SET_HEADER_SIZE: libc::Ioctl = request_number(WRITE, GROUP, 216, size_of::<libc::c_int>());
@@ -42,8 +44,20 @@ impl Tap {
     /// `NAMETOOLONG`, `PERM` without the right to the device, `BUSY` when another program has it, `INVAL` when it is
     /// no tap device or was made differently, or what opening `/dev/net/tun` says.
     pub fn attach(name: &str, multiqueue: bool) -> Result<Self> {
+        Self::attach_through("/dev/net/tun", name, multiqueue)
+    }
+
+    /// Attaches to a macvtap, whose queues are opened through a device file of its own.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_macvtap(device: &str, name: &str, multiqueue: bool) -> Result<Self> {
+        Self::attach_through(device, name, multiqueue)
+    }
+
+    fn attach_through(device: &str, name: &str, multiqueue: bool) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = open("/dev/net/tun", flags, Mode::empty())?;
+        let file = open(device, flags, Mode::empty())?;
         let queue_flag = if multiqueue { IFF_MULTI_QUEUE } else { 0 };
         let mut request = request(IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | queue_flag);
         if name.is_empty() || name.len() >= request.ifr_name.len() {
@@ -55,6 +69,17 @@ impl Tap {
         // SAFETY: TUNSETIFF reads and writes one interface request.
         unsafe { with_structure(file.as_fd(), SET_INTERFACE, &mut request)? };
         Ok(Self { file })
+    }
+
+    /// Keeps the device when its last queue is closed, for `owner` to attach to without other rights.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn keep(&self, owner: Option<u32>) -> Result<()> {
+        if let Some(owner) = owner {
+            with_integer(self.file.as_fd(), SET_OWNER, u64::from(owner))?;
+        }
+        with_integer(self.file.as_fd(), SET_PERSISTENT, 1).map(drop)
     }
 
     /// Takes over a descriptor that someone else has attached.
@@ -95,7 +120,7 @@ impl Tap {
     /// `INVAL` for work that this kernel does not know.
     pub fn set_offloads(&self, offloads: u32) -> Result<()> {
         let request = SET_OFFLOAD;
-        crate::ioctl::with_integer(self.file.as_fd(), request, u64::from(offloads)).map(|_| ())
+        with_integer(self.file.as_fd(), request, u64::from(offloads)).map(|_| ())
     }
 
     /// Whether this queue of a device with several gets frames.
@@ -107,6 +132,12 @@ impl Tap {
         // SAFETY: TUNSETQUEUE reads one interface request.
         unsafe { with_structure(self.file.as_fd(), SET_QUEUE, &mut request)? };
         Ok(())
+    }
+}
+
+impl From<Tap> for OwnedFd {
+    fn from(tap: Tap) -> Self {
+        tap.file
     }
 }
 

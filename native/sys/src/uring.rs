@@ -5,10 +5,9 @@ use io_uring::register::Restriction;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::io::{Errno, Result};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
-use vmm_sys_util::eventfd::EventFd;
 
 type Memory = Arc<GuestMemoryMmap<()>>;
 
@@ -49,12 +48,11 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// A ring for so many operations at once, a power of two. `event` is raised when an operation ends that did not end at
-    /// once.
+    /// A ring for so many operations at once, a power of two.
     ///
     /// # Errors
     /// When the kernel has no rings, does not allow them, or lacks an operation.
-    pub fn new(operations: u32, event: &EventFd) -> Result<Self> {
+    pub fn new(operations: u32) -> Result<Self> {
         let ring = IoUring::builder().setup_r_disabled().build(operations).map_err(errno)?;
         let submitter = ring.submitter();
         let mut probe = Probe::new();
@@ -63,7 +61,6 @@ impl Ring {
         if codes.iter().any(|code| !probe.is_supported(*code)) {
             return Err(Errno::OPNOTSUPP);
         }
-        submitter.register_eventfd_async(event.as_raw_fd()).map_err(errno)?;
         submitter.register_restrictions(&mut codes.map(Restriction::sqe_op)).map_err(errno)?;
         submitter.register_enable_rings().map_err(errno)?;
         let slots = (0..operations).map(|_| Slot::default()).collect();
@@ -206,6 +203,14 @@ impl Ring {
     }
 }
 
+/// Ready to read while something has ended and was not taken. So what ends at once, and is taken by whoever asked for it,
+/// wakes nobody.
+impl AsRawFd for Ring {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+}
+
 impl Drop for Ring {
     fn drop(&mut self) {
         let mut ended = Vec::new();
@@ -258,7 +263,9 @@ fn errno(error: std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
     use vm_memory::Bytes;
+    use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
     fn file() -> Arc<File> {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
@@ -275,8 +282,7 @@ mod tests {
 
     /// A ring, or nothing where the kernel does not allow one; the engine then does without.
     fn ring(operations: u32) -> Option<Ring> {
-        let event = EventFd::new(libc::EFD_NONBLOCK).expect("an event");
-        let ring = Ring::new(operations, &event);
+        let ring = Ring::new(operations);
         if let Err(error) = &ring {
             eprintln!("skipped: no io_uring on this host ({error})");
         }
@@ -355,6 +361,36 @@ mod tests {
     }
 
     #[test]
+    fn who_watches_the_ring_is_told_of_a_read_that_waited_for_the_disk_and_not_of_what_was_taken() {
+        let Some(mut ring) = ring(64) else { return };
+        let epoll = Epoll::new().expect("an epoll");
+        epoll.ctl(ControlOperation::Add, ring.as_raw_fd(), EpollEvent::new(EventSet::IN, 0)).expect("watched");
+        let told = |wait_ms| loop {
+            // What ends on this thread while it sleeps interrupts the sleep.
+            match epoll.wait(wait_ms, &mut [EpollEvent::default()]) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => (),
+                count => return count.expect("waited") > 0,
+            }
+        };
+        let (memory, file) = (memory(), file());
+        file.write_all_at(&vec![7; 64 << 12], 0).expect("written");
+        file.sync_all().expect("synced");
+        for round in 0..20 {
+            rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::DontNeed).expect("advised");
+            // Far enough apart that none is read ahead.
+            let offset = (round * 3 % 64) << 12;
+            let piece = std::iter::once((GuestAddress(0), 4096));
+            ring.transfer(round, Direction::Read, &file, offset, &memory, piece).expect("queued");
+            ring.submit().expect("submitted");
+            assert!(told(10_000), "round {round}");
+            let mut ended = Vec::new();
+            ring.reap(&mut ended).expect("reaped");
+            assert_eq!(ended, [(round, Ok(()))]);
+            assert!(!told(0), "round {round}");
+        }
+    }
+
+    #[test]
     fn the_ring_does_nothing_but_what_it_is_for() {
         let Some(mut ring) = ring(4) else { return };
         let entry = opcode::Nop::new().build().user_data(0);
@@ -363,6 +399,7 @@ mod tests {
         ring.ring.submit_and_wait(1).expect("submitted");
         let result = ring.ring.completion().next().expect("an answer").result();
         assert_eq!(Errno::from_raw_os_error(-result), Errno::ACCESS);
-        assert!(ring.ring.submitter().unregister_eventfd().is_err(), "nothing is registered afterwards");
+        let event = std::fs::File::open("/dev/null").expect("a descriptor");
+        assert!(ring.ring.submitter().register_eventfd(event.as_raw_fd()).is_err(), "nothing is registered afterwards");
     }
 }

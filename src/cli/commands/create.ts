@@ -26,6 +26,12 @@ const readyOption: OptionSpec = {
   description: "Wait until a first command has run.",
 };
 const templateOption = { name: "template", value: "NAME", description: "Template of a virtual machine." };
+const networkOption: OptionSpec = {
+  name: "network",
+  value: "MODE",
+  choices: ["none", "user", "tap"],
+  description: "Network of a machine; what its template or specification says.",
+};
 const vcpusOption = { name: "vcpus", value: "N", description: "Virtual CPUs of a machine; what its template says." };
 
 export const sandboxCreate: Command = {
@@ -42,6 +48,7 @@ export const sandboxCreate: Command = {
     { name: "net-port", value: "PORT", repeated: true, description: "TCP port that it may connect to." },
     templateOption,
     vcpusOption,
+    networkOption,
     readyOption,
     { name: "request", value: "FILE", description: "JSON body of the request; - is stdin. Other options go on top." },
   ],
@@ -64,23 +71,30 @@ export const machineCreate: Command = {
   options: [
     templateOption,
     { name: "spec", value: "FILE", description: "Specification instead of a template; - is stdin." },
+    { name: "backend", value: "NAME", description: "What runs the machine of a specification." },
     ...commonOptions,
     vcpusOption,
     { name: "memory", value: "MIB", description: "Memory; what its template says." },
+    networkOption,
     readyOption,
   ],
   async run(invocation, terminal) {
     const template = invocation.text("template");
     const file = invocation.text("spec");
     if ((template === undefined) === (file === undefined)) throw new UsageError("create needs --template or --spec");
+    const backend = invocation.text("backend");
+    if (template !== undefined && backend !== undefined)
+      throw new UsageError("--backend goes with --spec: a template names its own");
     const given = {
       ...commonFields(invocation, terminal),
       ...defined({
+        backend,
         vcpus: invocation.integer("vcpus", 1, VCPUS_MAX),
         memory_mib: invocation.integer("memory", 1, MEMORY_MIB_MAX),
+        network: networkOf(invocation),
       }),
     };
-    const spec = file === undefined ? {} : await readObject("spec", file, terminal);
+    const spec = file === undefined ? {} : await readObject("--spec", file, terminal);
     const client = await connect(invocation, terminal);
     const options = createOptions(invocation);
     const record =
@@ -109,7 +123,7 @@ export async function tellMade(record: VmRecord, invocation: Invocation, termina
 async function sandboxBody(invocation: Invocation, terminal: Terminal): Promise<Record<string, unknown>> {
   const template = invocation.text("template");
   const file = invocation.text("request");
-  const base = file === undefined ? {} : await readObject("request", file, terminal);
+  const base = file === undefined ? {} : await readObject("--request", file, terminal);
   const memoryMib = invocation.integer("memory-mib", 1, MEMORY_MIB_MAX);
   const vcpus = invocation.integer("vcpus", 1, VCPUS_MAX);
   const limits = processLimits(invocation);
@@ -118,12 +132,23 @@ async function sandboxBody(invocation: Invocation, terminal: Terminal): Promise<
     if (Object.keys(limits).length > 0) {
       throw new UsageError("--processes, --timeout, --cpu-seconds and --net-port are of process sandboxes");
     }
-    return { ...base, ...common, template, ...defined({ vcpus, memory_mib: memoryMib }) };
+    return {
+      ...base,
+      ...common,
+      template,
+      ...defined({ vcpus, memory_mib: memoryMib, network: networkOf(invocation) }),
+    };
   }
   if (vcpus !== undefined) throw new UsageError("--vcpus goes with --template");
+  if (invocation.text("network") !== undefined) throw new UsageError("--network goes with --template");
   const sizes = { ...limits, ...defined({ max_memory_mib: memoryMib }) };
   const isPlain = file === undefined || Object.keys(sizes).length > 0;
   return { ...base, ...common, ...(isPlain && { procbox: { ...(base.procbox as object | undefined), ...sizes } }) };
+}
+
+function networkOf(invocation: Invocation): { readonly mode: string } | undefined {
+  const mode = invocation.text("network");
+  return mode === undefined ? undefined : { mode };
 }
 
 function processLimits(invocation: Invocation): Record<string, unknown> {
@@ -149,7 +174,7 @@ function commonFields(invocation: Invocation, terminal: Terminal): Record<string
 }
 
 /** JSON of a file, or of stdin for `-`. Throws `UsageError` when it is no object. */
-export async function readObject(option: string, file: string, terminal: Terminal): Promise<Record<string, unknown>> {
+export async function readObject(what: string, file: string, terminal: Terminal): Promise<Record<string, unknown>> {
   const bytes = file === "-" ? await terminal.input(REQUEST_MAX_BYTES) : await readBytes(file, REQUEST_MAX_BYTES);
   try {
     const body: unknown = JSON.parse(new TextDecoder().decode(bytes));
@@ -157,7 +182,7 @@ export async function readObject(option: string, file: string, terminal: Termina
   } catch {
     // Said below, together with JSON that is not an object.
   }
-  throw new UsageError(`--${option} must hold one JSON object`);
+  throw new UsageError(`${what} must hold one JSON object`);
 }
 
 /** A local file. Throws `UsageError` when it cannot be read or is too large. */

@@ -2,8 +2,9 @@
 import type { Config } from "../../config/schema.ts";
 import type { FindingState } from "../../doctor/check.ts";
 import type { CheckReport } from "../../doctor/doctor.ts";
-import { AgentError, asAgentError } from "../../errors/agent-error.ts";
+import { asAgentError } from "../../errors/agent-error.ts";
 import { type Command, EXIT, type Invocation } from "../command.ts";
+import { examineThisHost } from "../examination.ts";
 import { printable } from "../escape.ts";
 import { json } from "../json.ts";
 import type { Terminal } from "../terminal.ts";
@@ -20,7 +21,7 @@ export const doctorCommand: Command = {
   options: [{ name: "strict", description: "Exit with 1 when a check failed." }],
   async run(invocation, terminal) {
     const { config, report } = await configuration(invocation, terminal);
-    const reports = [report, ...(await checks(config))];
+    const reports = [report, ...(await examineThisHost(config))];
     await terminal.out(invocation.output === "json" ? json({ items: reports }) : text(reports, terminal.colour));
     const failed = reports.some(({ state }) => state === "failed");
     return failed && invocation.flag("strict") ? EXIT.failure : EXIT.success;
@@ -52,25 +53,6 @@ async function configuration(
       config: configSchema.parse({}),
       report: { ...base, state: "failed", found, remedy: "see fluxctl config check" },
     };
-  }
-}
-
-async function checks(config: Config): Promise<readonly CheckReport[]> {
-  const { examine } = await import("../../doctor/doctor.ts");
-  try {
-    const { kernelLandlockAbi, probeHost, withHostFacts } = await import("../host.ts");
-    return await withHostFacts(config, async (facts) => {
-      const plugins = await probeHost(config, facts);
-      return examine({ config, plugins, landlockAbi: kernelLandlockAbi() });
-    });
-  } catch (error) {
-    const found = error instanceof Error ? error.message : String(error);
-    const remedy =
-      error instanceof AgentError && error.code === "CONFIG_INVALID"
-        ? "set state_dir to a directory of yours that others cannot write"
-        : "use a complete program; from source, ./run build makes what is missing";
-    const fault: CheckReport = { id: "native_files", title: "native files", state: "failed", found, remedy };
-    return [fault, ...(await examine({ config, plugins: [], landlockAbi: null }))];
   }
 }
 

@@ -47,11 +47,19 @@ const install: Command = {
 const uninstall: Command = {
   path: ["uninstall"],
   summary: "Remove the program and the unit; with --purge the configuration and all state too.",
+  details:
+    "--purge is refused while there are sandboxes. It also gives back what the agent has of the host: what it pinned\n" +
+    "on the BPF file system, its claims of uids and addresses, and the nftables table, unless another agent is here.\n" +
+    "FLUXVM_BPF_PIN_ROOT names one more place of pins, for when the claims are lost; another agent's is left alone.\n" +
+    "It is for the agent that install made; one with a configuration elsewhere is refused.",
   arguments: [],
   client: false,
   options: [dryRunOption, { name: "purge", description: "Also remove configuration and state." }, rootOption],
   async run(invocation, terminal) {
     const root = rootOf(invocation);
+    const named = (invocation.text("config") ?? terminal.environment.FLUXVM_CONFIG) || PLACES.config;
+    if (invocation.flag("purge") && resolve(named) !== PLACES.config)
+      throw new UsageError(`--purge is for what install made, with ${PLACES.config}, and not for what ${named} says`);
     const steps = await uninstallSteps({ root, purge: invocation.flag("purge") });
     await takeSteps(steps, root, invocation, terminal);
     return EXIT.success;

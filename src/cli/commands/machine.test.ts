@@ -85,6 +85,8 @@ describe("create", () => {
     serve();
     await run(["sandbox", "create", "--template", "micro", "--memory-mib", "256", "--name", "web"]);
     expect(agent!.calls).toMatchObject([{ body: { template: "micro", memory_mib: 256, name: "web" } }]);
+    await run(["create", "--template", "micro", "--network", "tap"]);
+    expect(agent!.calls.at(-1)?.body).toEqual({ template: "micro", network: { mode: "tap" } });
   });
 
   test.each([
@@ -92,6 +94,8 @@ describe("create", () => {
     [["create", "--template", "a", "--spec", "b"]],
     [["create", "--template", "a", "--ready", "soon"]],
     [["sandbox", "create", "--template", "a", "--processes", "3"]],
+    [["sandbox", "create", "--network", "tap"]],
+    [["create", "--template", "a", "--network", "bridge"]],
     [["sandbox", "create", "--vcpus", "3"]],
     [["logs", ID, "-f", "-o", "json"]],
     [["snapshot", ID]],

@@ -32,7 +32,7 @@ const create: Command = {
     const size = sizeOf(invocation.integer("size", 1, SIZE_MAX));
     const [name, file] = [invocation.text("template"), invocation.text("spec")];
     if ((name === undefined) === (file === undefined)) throw new UsageError("pool create needs --template or --spec");
-    const template = name ?? ((await readObject("spec", file ?? "", terminal)) as CreateVm);
+    const template = name ?? ((await readObject("--spec", file ?? "", terminal)) as CreateVm);
     const client = await connect(invocation, terminal);
     const pool = await client.pools.create({ name: invocation.argument("POOL"), size, template }, within(SETTLE_MS));
     return await settled(client, pool, invocation, terminal);

@@ -229,7 +229,7 @@ describe("a client", () => {
     const abort = new AbortController();
     const body = JSON.stringify({ id: "e", command: "x" });
     const started = fetch(url, { method: "POST", headers: { accept: NDJSON }, body, signal: abort.signal });
-    await Bun.sleep(50);
+    await until(() => harness.executions.starts === 1);
     abort.abort();
     await started.catch(() => {});
     await Bun.sleep(50);

@@ -17,10 +17,10 @@ export type ReadTemplate = (name: string) => Promise<Template>;
 /** What this build cannot make yet of a machine. */
 const NOT_SERVED = ["oci", "gpus", "confidential", "volumes", "http_proxy_port", "http_proxy_ports"] as const;
 /** Nothing of a machine applies to a process sandbox. */
-const NOT_WITH_PROCBOX = [...NOT_SERVED, "template", "spec", "backend", "backend_request", "vcpus"] as const;
+const NOT_WITH_PROCBOX = [...NOT_SERVED, "template", "spec", "backend", "backend_request", "vcpus", "network"] as const;
 /** Backends that only an operator's template may name; a client's specification always means the agent's own engine. */
 const MACHINE_BACKENDS = ["qemu", "firecracker", "flux-vm"] as const;
-const OWN_ENGINE = "flux-vm";
+export const OWN_ENGINE = "flux-vm";
 /** What runs a machine whose template or specification names no backend. */
 export const DEFAULT_BACKEND = "qemu";
 const MEMORY_MIB_MIN = 128;
@@ -43,7 +43,11 @@ async function kindOf(caller: Caller, body: CreateBody, readTemplate: ReadTempla
   if (absent !== undefined) throw new AgentError("NOT_SUPPORTED", `${absent} is not served by this build`);
   if (body.template !== undefined) {
     if (body.spec !== undefined) throw new AgentError("BAD_REQUEST", "spec does not go together with template");
+    if (body.network !== undefined) assertOwnPlaces(caller, { network: body.network as JsonObject });
     return fromTemplate(body, await readTemplate(body.template));
+  }
+  if (body.network !== undefined) {
+    throw new AgentError("BAD_REQUEST", "network goes with template; it is a field of a specification otherwise");
   }
   if (body.spec !== undefined) {
     const { env, ...spec } = body.spec as JsonObject;
@@ -81,11 +85,14 @@ function fromTemplate(body: CreateBody, template: Template): Kind {
   const { max_vcpus: _vcpus, max_memory_mib: _memory, ttl_seconds: ttl, env, ...rest } = spec;
   return {
     backend,
-    backendRequest: { ...rest, image, kernel, initrd, ...sizes(body) },
+    backendRequest: { ...rest, image, kernel, initrd, ...sizes(body), ...ownNetwork(body) },
     env: variables(env, "the template's env"),
     ...(typeof ttl === "number" ? { ttlSeconds: ttl } : {}),
   };
 }
+
+const ownNetwork = ({ network }: CreateBody): JsonObject =>
+  network === undefined ? {} : { network: network as JsonObject };
 
 function sizes({ vcpus, memory_mib }: CreateBody): JsonObject {
   if (memory_mib !== undefined && memory_mib < MEMORY_MIB_MIN) {

@@ -45,6 +45,11 @@ export const createBody = Type.Object(
       Type.Record(Type.String(), Type.Unknown(), { description: "What that backend takes." }),
     ),
     template: Type.Optional(Type.String({ description: "Template of a virtual machine." })),
+    network: Type.Optional(
+      Type.Record(Type.String(), Type.Unknown(), {
+        description: 'With `template`: its network instead of the template\'s, such as `{"mode": "tap"}`.',
+      }),
+    ),
     spec: Type.Optional(
       Type.Record(Type.String(), Type.Unknown(), {
         description: "Specification of a virtual machine, for the agent's own engine.",
@@ -85,6 +90,16 @@ export const createVmBody = Type.Object(
     disk_size_gib: Type.Optional(nullable(Type.Integer({ minimum: 1 }))),
     network: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
     machine: Type.Optional(nullable(Type.String({ description: "QEMU: microvm or q35." }))),
+    fluxvm_engine: Type.Optional(
+      nullable(Type.String({ description: "flux-vm: kvm. Named without a backend it means flux-vm." })),
+    ),
+    isolation: Type.Optional(
+      nullable(
+        Type.String({
+          description: "flux-vm: where its engine runs, in a jailed process or as a thread of the agent.",
+        }),
+      ),
+    ),
   },
   { $id: "CreateVm", additionalProperties: true },
 );

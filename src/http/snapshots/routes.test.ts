@@ -45,6 +45,19 @@ describe("snapshots", () => {
   });
 });
 
+describe("a specification without a backend", () => {
+  test.each([
+    [{}, "qemu"],
+    [{ backend: "auto", fluxvm_engine: null }, "qemu"],
+    [{ fluxvm_engine: "kvm" }, "flux-vm"],
+    [{ fluxvm_engine: "kvm", backend: "qemu" }, "qemu"],
+  ])("is run by what it needs: %j", async (json, backend) => {
+    const harness = new Harness();
+    expect((await harness.call("POST", "/v1/vms", { json })).status).toBe(201);
+    expect(harness.operations.calls.find(({ name }) => name === "create")?.argument).toMatchObject({ backend });
+  });
+});
+
 describe("a sandbox from a template", () => {
   const created = (harness: Harness) => harness.operations.calls.find(({ name }) => name === "create")?.argument;
 
@@ -135,6 +148,7 @@ describe("a tenant's token", () => {
     ["vfio_devices", ["0000:01:00.0"]],
     ["extra_args", ["-x"]],
     ["loadvm_tag", "t"],
+    ["isolation", "thread"],
   ])("may not choose %s, and an operator's may", async (field, value) => {
     const harness = new Harness({ auth: { tokens } });
     const machine = { [field]: value };
@@ -148,6 +162,14 @@ describe("a tenant's token", () => {
       expect(refused.json.details.fields).toEqual([field]);
       expect((await harness.call("POST", path, { json, token: "operator" })).status).toBe(201);
     }
+  });
+
+  test("may not choose a network device of the host, and may choose none", async () => {
+    const harness = new Harness({ auth: { tokens } });
+    const network = (json: object) => harness.call("POST", "/v1/vms", { json: { network: json }, token: "tenant" });
+    const refused = await network({ mode: "tap", tap: "tap0" });
+    expect([refused.status, refused.json.details]).toEqual([403, { fields: ["network.tap"] }]);
+    expect((await network({ mode: "none", tap: null })).status).toBe(201);
   });
 
   test("makes sandboxes from templates", async () => {

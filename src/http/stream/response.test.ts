@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import type { Logger } from "../../contracts/log.ts";
+import { silentLog } from "../../telemetry/silent-log.ts";
 import { AgentError } from "../../errors/agent-error.ts";
 import type { Caller } from "../../sandbox/operations.ts";
 import { AttachedStreams } from "./attached.ts";
@@ -11,9 +12,7 @@ import { streamResponse } from "./response.ts";
 const caller: Caller = { actor: "a", role: "admin", tenant: null, token: "a" };
 const logged: unknown[] = [];
 const log: Logger = {
-  debug: () => {},
-  info: () => {},
-  warn: () => {},
+  ...silentLog,
   error: (...line: unknown[]) => void logged.push(line),
   child: () => log,
 };

@@ -151,6 +151,8 @@ export class FakeExecutions implements ExecutionOperations {
   readonly all = new Map<string, FakeExecution>();
   /** Awaited by `startExecution`. */
   gate: Promise<void> = Promise.resolve();
+  /** How often that was called. */
+  starts = 0;
 
   constructor(private readonly sandboxes: Pick<Operations, "get">) {}
 
@@ -163,6 +165,7 @@ export class FakeExecutions implements ExecutionOperations {
 
   async startExecution(caller: Caller, id: string, request: StartExecutionRequest) {
     this.sandboxes.get(caller, id);
+    this.starts += 1;
     await this.gate;
     const known = request.id === undefined ? undefined : this.all.get(`${id}/${request.id}`);
     if (known === undefined) {

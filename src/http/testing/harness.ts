@@ -5,12 +5,14 @@ import type { JsonObject } from "../../contracts/json.ts";
 import type { Logger } from "../../contracts/log.ts";
 import type { AuditEntry } from "../../telemetry/audit.ts";
 import { EventBus } from "../../telemetry/events.ts";
+import { NetworkWorld } from "../../network/testing/world.ts";
 import { createApp, type HttpApp } from "../app.ts";
 import type { HttpDependencies, ReadinessCheck } from "../dependencies.ts";
 import { checkResponse } from "./checker.ts";
 import { FakeConsoles } from "./consoles.ts";
 import { FakeExecutions } from "./executions.ts";
 import { FakeFiles } from "./files.ts";
+import { FakeFlows } from "./flows.ts";
 import { FakePools } from "./pools.ts";
 import { FakePorts } from "./ports.ts";
 import { FakeOperations } from "./operations.ts";
@@ -33,6 +35,10 @@ export interface HarnessOptions {
   readonly listen?: string;
   readonly auth?: Record<string, unknown>;
   readonly tls?: Record<string, unknown>;
+  /** Another than the usual one. */
+  readonly network?: NetworkWorld;
+  /** Whether the dataplane tells flows, as it does unless said. */
+  readonly hasFlows?: boolean;
   /** A real core instead of the fakes. */
   readonly core?: Core;
 }
@@ -78,7 +84,10 @@ export class Harness {
   readonly pools = new FakePools(this.operations);
   readonly resources = new FakeResources();
   readonly templates = new FakeTemplates();
+  readonly network: NetworkWorld;
   readonly events = new EventBus(this.store);
+  /** Null: the dataplane tells no flows. */
+  readonly flows: FakeFlows | null;
   readonly audit: AuditEntry[] = [];
   readonly logged: { readonly level: string; readonly fields: Record<string, unknown>; readonly message: string }[] =
     [];
@@ -89,6 +98,8 @@ export class Harness {
 
   constructor(options: HarnessOptions = {}) {
     const { listen = "127.0.0.1:0", auth = {}, tls = {}, core = this } = options;
+    this.network = options.network ?? new NetworkWorld();
+    this.flows = options.hasFlows === false ? null : new FakeFlows();
     this.http = createApp(this.#dependencies(configSchema.parse({ listen, auth, tls }), core));
   }
 
@@ -110,7 +121,9 @@ export class Harness {
   /** A sandbox that exists already, owned by a tenant or by nobody. */
   async sandbox(tenant: string | null = null): Promise<string> {
     const caller = { actor: "test", role: "admin", tenant, token: "test" } as const;
-    return (await this.operations.create(caller, { backend: "procbox", backendRequest: {} })).id;
+    const { id } = await this.operations.create(caller, { backend: "procbox", backendRequest: {} });
+    this.network.add(id, tenant);
+    return id;
   }
 
   #dependencies(
@@ -129,8 +142,10 @@ export class Harness {
       pools: this.pools,
       resources: this.resources,
       templates: this.templates,
+      network: this.network.services,
       store,
       events: this.events,
+      flows: this.flows?.feed ?? null,
       telemetry: {
         log: this.log,
         audit: (line) => this.audit.push(line),

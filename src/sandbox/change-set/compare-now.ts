@@ -4,7 +4,7 @@ import type { ChangeSetMethod } from "../../contracts/change-set.ts";
 import type { GuestChannel, ManifestSink } from "../../contracts/channel.ts";
 import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import { withDeadline } from "../clock.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import type { Changes } from "../operations.ts";
 import { Comparison } from "./comparison.ts";
 import { list, type Listed } from "./listing.ts";

@@ -3,7 +3,7 @@ import { limits } from "../../config/limits.ts";
 import type { ChangeSetMethod, FingerprintMode } from "../../contracts/change-set.ts";
 import type { GuestChannel, ManifestSink, ManifestSummary } from "../../contracts/channel.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import { withDeadline } from "../clock.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import type { Sandbox } from "../sandbox.ts";
 
 export type Listed = ManifestSummary & { readonly mode: FingerprintMode };

@@ -1,11 +1,11 @@
 // A command that is watched: the files before it, the command, the files after it, and what differs.
 import { limits } from "../../config/limits.ts";
 import type { ExecResult, GuestChannel } from "../../contracts/channel.ts";
-import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import type { Environment } from "../environment.ts";
 import { execRequest } from "../guest-access.ts";
 import type { Changes } from "../operations.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import { compareNow } from "./compare-now.ts";
 import { list } from "./listing.ts";
 import { ListingReader } from "./listing-reader.ts";

@@ -2,7 +2,7 @@
 // the sandbox is put back to the snapshot whatever happened. It has the mailbox of the sandbox all the while.
 import { limits } from "../../config/limits.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import { withDeadline } from "../clock.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import type { Context } from "../context.ts";
 import { tellingEnd } from "../ending.ts";
 import { tellTime } from "../guest-clock.ts";

@@ -679,6 +679,25 @@ describe("an agent that is restarted", () => {
     }
   });
 
+  test.each([{ kill: false }, { kill: true }])("acknowledges what the one before it kept (%o)", async (how) => {
+    await using at = await ExecutionWorld.create();
+    const process = await at.start({ id: "e", command: "a", overflow: "block" });
+    at.guest.losesAcknowledgements = true;
+    const starter = await at.attach("e", { role: "starter" });
+    const writing = process.write("stdout", new Uint8Array(9 * MIB));
+    let end = 0;
+    while (end < 8 * MIB) {
+      const frame = await starter.next();
+      if (frame?.type === "output") end = frame.offset + frame.data.length;
+    }
+    // Nothing comes any more that could be acknowledged with it.
+    await at.restart(how);
+    at.guest.losesAcknowledgements = false;
+    const again = await at.attach("e", { role: "starter", from: { stdout: end, stderr: 0 } });
+    expect(await again.next()).toMatchObject({ type: "output", offset: 8 * MIB });
+    await writing;
+  });
+
   test("and was killed before the guest heard of a start does it when it is asked again", async () => {
     await using at = await ExecutionWorld.create();
     const before = await at.start({ id: "before", command: "a" });

@@ -37,6 +37,9 @@ export class Feed {
   /** Resolves when everything was taken, or the execution is lost, or the feed was stopped. */
   async run(): Promise<void> {
     const { signal } = this.#stop;
+    // An earlier agent process may have ended in between: where the guest has no room for more, nothing else would ever
+    // be kept, and the process would be held up for good.
+    this.kept();
     for (let pauseMs: number = limits.executionAttachPauseMinMs; !signal.aborted;) {
       const before = this.#received;
       try {

@@ -2,7 +2,7 @@
 import { limits } from "../../config/limits.ts";
 import type { ExecutionStart, GuestExecution, GuestExecutions } from "../../contracts/executions.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
-import { withDeadline } from "../clock.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import type { Context } from "../context.ts";
 import type { Sandbox } from "../sandbox.ts";
 

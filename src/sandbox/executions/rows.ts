@@ -3,7 +3,7 @@
 import { readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { limits } from "../../config/limits.ts";
-import { atOnce } from "./at-once.ts";
+import { atOnce } from "../../contracts/at-once.ts";
 import { Journal } from "./journal.ts";
 import { type StoredExecution, storedSchema } from "./stored.ts";
 

@@ -3,10 +3,11 @@
 import { limits } from "../../config/limits.ts";
 import type { ExecutionStart, GuestExecution } from "../../contracts/executions.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "../activity.ts";
-import { nextTurn, withDeadline } from "../clock.ts";
+import { nextTurn } from "../clock.ts";
 import type { Context } from "../context.ts";
-import { atOnce } from "./at-once.ts";
+import { atOnce } from "../../contracts/at-once.ts";
 import { liveOf, refreshUsage } from "../guest-access.ts";
 import type { Sandbox } from "../sandbox.ts";
 import { ExecutionEvents } from "./events.ts";

@@ -2,7 +2,7 @@
 import { limits as bounds } from "../../config/limits.ts";
 import type { HostResources, Instance, ResourceLimits } from "../../contracts/backend.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import { withDeadline } from "../clock.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import type { Context } from "../context.ts";
 import type { Caller } from "../operations.ts";
 import type { Sandbox } from "../sandbox.ts";

@@ -2,10 +2,10 @@
 // guest agent and the executions that it knows.
 import { limits } from "../../config/limits.ts";
 import type { Snapshots } from "../../contracts/backend.ts";
-import { withDeadline } from "../clock.ts";
 import type { Context } from "../context.ts";
 import { acrossIncarnations } from "../executions/executions.ts";
 import type { Live, Sandbox } from "../sandbox.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import { bringToPresent } from "./present.ts";
 
 /** Resolves with true once the guest agent answers again, with false when the backend has to relaunch instead. */

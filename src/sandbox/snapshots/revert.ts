@@ -7,7 +7,7 @@ import type { Instance, Snapshot } from "../../contracts/backend.ts";
 import type { Release, Resource } from "../../contracts/resource.ts";
 import type { Volume } from "../../contracts/storage.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
-import { withDeadline } from "../clock.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import type { Context } from "../context.ts";
 import { newsOfEnd } from "../ending.ts";
 import type { Ledger } from "../ledger.ts";

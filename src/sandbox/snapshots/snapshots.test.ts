@@ -117,6 +117,31 @@ describe("restoring", () => {
   });
 });
 
+describe("a paused sandbox", () => {
+  test("is put back in place, and runs afterwards", async () => {
+    await using vm = await machine("in-place");
+    const { operations, snapshots } = vm.core;
+    const pid = vm.pid();
+    await snapshots.takeSnapshot(admin, "vm", "one");
+    await operations.process(admin, "vm", { command: CHANGING });
+    await operations.pause(admin, "vm");
+    expect(await snapshots.restoreSnapshot(admin, "vm", "one")).toMatchObject({ state: "ready", paused_at: null });
+    expect([textOf(vm.files), vm.pid()]).toEqual([BEFORE, pid]);
+    await operations.pause(admin, "vm");
+    await expect(snapshots.restoreSnapshot(admin, "vm", "none")).rejects.toMatchObject({ code: "SNAPSHOT_NOT_FOUND" });
+    expect(stateOf(vm.core)).toMatchObject({ state: "paused" });
+  });
+
+  test("stays paused where it had to be stopped first", async () => {
+    await using vm = await machine("relaunch");
+    await vm.core.snapshots.takeSnapshot(admin, "vm", "one");
+    await vm.core.operations.pause(admin, "vm");
+    const refused = vm.core.snapshots.restoreSnapshot(admin, "vm", "one");
+    await expect(refused).rejects.toMatchObject({ code: "RESTORE_NEEDS_STOP" });
+    expect(stateOf(vm.core)).toMatchObject({ state: "paused" });
+  });
+});
+
 describe("a guest out of a snapshot", () => {
   const told = (world: World) => [...world.host.processes.values()].flatMap(({ channel }) => channel.told);
   const NEWS = (unixMs: number) => [{ unixMs }, { regenerateMachineId: false, reseedEntropy: true }];

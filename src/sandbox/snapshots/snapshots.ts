@@ -3,7 +3,7 @@ import { limits } from "../../config/limits.ts";
 import type { Snapshot, Snapshots } from "../../contracts/backend.ts";
 import type { Volume } from "../../contracts/storage.ts";
 import { AgentError } from "../../errors/agent-error.ts";
-import { withDeadline } from "../clock.ts";
+import { withDeadline } from "../../errors/deadline.ts";
 import type { Context } from "../context.ts";
 import { tellingEnd } from "../ending.ts";
 import { tellTime } from "../guest-clock.ts";
@@ -11,6 +11,7 @@ import { once } from "../once.ts";
 import type { Caller, VmRecord } from "../operations.ts";
 import { start } from "../power.ts";
 import type { Live, Sandbox } from "../sandbox.ts";
+import { move } from "../transition.ts";
 import { restoreInPlace } from "./in-place.ts";
 import type { SnapshotOperations } from "./operations.ts";
 import { checkTag } from "./tag.ts";
@@ -75,7 +76,27 @@ export function snapshotOperations(context: Context): SnapshotOperations {
 async function restore(context: Context, sandbox: Sandbox, facet: Snapshots, tag: string): Promise<VmRecord> {
   const live = requireLive(sandbox);
   await requireTag(facet, live.instance, live.volume, tag);
+  if (sandbox.record.phase === "paused") return await restorePaused(context, sandbox, facet, live, tag);
   if (!(await restoreInPlace(context, sandbox, facet, live, tag))) throw new AgentError("RESTORE_NEEDS_STOP");
+  return context.render(sandbox);
+}
+
+/** What was put back runs, so a paused sandbox goes the way of one that is resumed. */
+async function restorePaused(context: Context, sandbox: Sandbox, facet: Snapshots, live: Live, tag: string) {
+  if (facet.restores !== "in-place") throw new AgentError("RESTORE_NEEDS_STOP");
+  await move(context, sandbox, "paused", "resuming");
+  try {
+    await restoreInPlace(context, sandbox, facet, live, tag);
+  } catch (error) {
+    if (sandbox.record.phase === "resuming") await move(context, sandbox, "resuming", "paused");
+    throw error;
+  }
+  // Executions that ran before have ended with what they ran in.
+  sandbox.adoptsOnResume = false;
+  await move(context, sandbox, "resuming", "ready", {
+    patch: { pausedAtUnixMs: null },
+    attributes: { reason: "restore" },
+  });
   return context.render(sandbox);
 }
 

@@ -233,6 +233,7 @@ export class FakeExecutions implements GuestExecutions {
   /** Awaited by every start. */
   startGate: Promise<void> = Promise.resolve();
   starts = 0;
+  losesAcknowledgements = false;
   #thaw: PromiseWithResolvers<void> | null = null;
 
   freeze(): void {
@@ -275,6 +276,7 @@ export class FakeExecutions implements GuestExecutions {
   }
 
   async acknowledge(id: string, offsets: OutputOffsets): Promise<void> {
+    if (this.losesAcknowledgements) throw new AgentError("GUEST_UNREACHABLE");
     this.get(id).acknowledge(offsets);
   }
 

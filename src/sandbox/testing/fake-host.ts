@@ -16,6 +16,7 @@ import type { Release } from "../../contracts/resource.ts";
 import type { Overshoot, Storage, Volume, VolumeRequest } from "../../contracts/storage.ts";
 import type { FakeExecutions } from "./fake-executions.ts";
 import { FakeChannel, type Files } from "./fake-guest.ts";
+import { FAKE_WISH, FakeNetworks } from "./fake-network.ts";
 
 export interface FakeProcess {
   readonly pid: number;
@@ -49,6 +50,11 @@ const BOOT_ID = (await Bun.file("/proc/sys/kernel/random/boot_id").text()).trim(
 export class FakeHost {
   readonly volumes = new Map<string, Files>();
   readonly groups = new Set<string>();
+  readonly networks = new FakeNetworks();
+  /** Whether its sandboxes are made with a network. */
+  connects = false;
+  /** What the last launch was given. */
+  launchedWith: LaunchRequest["network"] = null;
   readonly processes = new Map<string, FakeProcess>();
   readonly faults = new Set<Fault>();
   /** What ended instances left to say, by short name. */
@@ -226,7 +232,8 @@ export class FakeHost {
     if (this.faults.has("plan")) throw new AgentError("CONFINEMENT_UNAVAILABLE");
     return {
       spec: { timeout_seconds: 5, max_timeout_seconds: 20 },
-      leases: ["uid" as const],
+      leases: this.connects ? (["uid", "address"] as const) : (["uid"] as const),
+      ...(this.connects && { network: FAKE_WISH }),
       vcpus: 1,
       memoryMib: typeof request.memory_mib === "number" ? request.memory_mib : 512,
       volumeCapBytes: 1 << 20,
@@ -237,6 +244,7 @@ export class FakeHost {
 
   async #launch(request: LaunchRequest): Promise<FakeProcess> {
     const { shortName, resources, leases, volume } = request;
+    this.launchedWith = request.network;
     await resources.acquire({ kind: "fake-group", name: shortName, data: {} }, async () => {
       this.groups.add(shortName);
     });
@@ -273,7 +281,12 @@ export class FakeHost {
       },
       restore: async (_, volume, tag) => {
         this.#restore(volume, tag);
-        for (const process of this.processes.values()) if (process.volume === volume.name) this.#rewind(process);
+        for (const process of this.processes.values()) {
+          if (process.volume !== volume.name) continue;
+          process.paused = false;
+          process.channel.executions.thaw();
+          this.#rewind(process);
+        }
       },
     };
   }

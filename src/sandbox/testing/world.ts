@@ -3,8 +3,8 @@
 import { mkdir, mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Logger } from "../../contracts/log.ts";
 import type { EventRow, Store } from "../../state/change.ts";
+import { silentLog } from "../../telemetry/silent-log.ts";
 import { createCore, type SandboxCore } from "../core.ts";
 import type { CrashHook } from "../crash-points.ts";
 import type { CoreSettings } from "../dependencies.ts";
@@ -14,14 +14,6 @@ import { fakeChangeSet } from "./fake-guest.ts";
 import { MemoryState } from "./memory-store.ts";
 
 export const admin: Caller = { actor: "admin", role: "admin", tenant: null, token: null };
-
-export const quiet: Logger = {
-  debug: () => undefined,
-  info: () => undefined,
-  warn: () => undefined,
-  error: () => undefined,
-  child: () => quiet,
-};
 
 export const UID_FIRST = 200_000;
 
@@ -60,20 +52,23 @@ export class World {
       storage: this.host.storage(this.root),
       changeSets: [fakeChangeSet],
       dataplanes: new Map(),
+      network: this.host.networks.dependencies(),
       settings: {
         instancesDir: this.instancesDir,
         runDir: this.runDir,
         sandboxesMax: 16,
         vmsMaxPerToken: null,
         memoryMibMaxPerToken: null,
-        leaseRanges: { uid: { first: UID_FIRST, count: 8 } },
+        leaseRanges: { uid: { first: UID_FIRST, count: 8 }, address: { first: 1, count: 8, excluded: new Set([1]) } },
         readyTimeoutMs: 60_000,
         reaperIntervalMs: 5,
+        networksLookedAtMs: 5,
         reservedHostPorts: new Set(),
         ...options.settings,
       },
+      removeTree: (path) => rm(path, { recursive: true, force: true }),
       clock: { nowUnixMs: () => this.nowUnixMs, sleep: () => Promise.resolve() },
-      log: quiet,
+      log: silentLog,
       metrics: { created: () => undefined, started: () => undefined },
       publish: (event) => this.events.push(event),
       crashPoint: options.crashPoint ?? (() => undefined),
@@ -91,6 +86,7 @@ export class World {
       volumes: [...this.host.volumes.keys()].sort(),
       groups: [...this.host.groups].sort(),
       processes: [...this.host.processes.keys()].sort(),
+      networks: [...this.host.networks.interfaces.keys()].sort(),
       instances: (await readdir(this.instancesDir)).sort(),
       sockets: sockets.sort(),
       records: Object.keys(this.state.tables.records).sort(),
@@ -121,6 +117,7 @@ export const NOTHING_HELD = {
   volumes: [],
   groups: [],
   processes: [],
+  networks: [],
   instances: [],
   sockets: [],
   records: [],

@@ -1,6 +1,6 @@
 // An agent that runs inside a KVM host and is driven from outside, over a forwarded port, from the single binary alone.
 import { AgentClient, ADMIN_TOKEN } from "../../harness/client.ts";
-import type { HostTrace } from "../../harness/host.ts";
+import { type HostTrace, UIDS_PER_RANGE } from "../../harness/host.ts";
 import type { Job } from "../host/jobs.ts";
 import type { Finished, KvmHost } from "../host/machine.ts";
 
@@ -27,7 +27,7 @@ ready_timeout_secs = 600
 [sandbox.procbox]
 enabled = true
 uid_base = ${UID_BASE}
-uid_count = 96
+uid_count = ${UIDS_PER_RANGE}
 ${procbox}
 `;
 
@@ -72,6 +72,12 @@ export class KvmAgent extends AgentClient {
   async stop(): Promise<number> {
     this.#job.signal("SIGTERM");
     return (await this.#job.ended).status;
+  }
+
+  /** Kills the agent, which may be in the middle of anything. */
+  async kill(): Promise<void> {
+    this.#job.signal("SIGKILL");
+    await this.#job.ended;
   }
 
   /** What the agent's sandboxes have left on the machine. The machine has the repository inside. */

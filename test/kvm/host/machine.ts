@@ -12,6 +12,7 @@ import { EARLY_FOLDER, KERNEL_IMAGE, kernelPart, type KernelSeries, MODULES_IMAG
 import { PACKAGES_IMAGE, packagesPart } from "./packages.ts";
 import { makePayload, REPOSITORY } from "./payload.ts";
 import { ROOT_IMAGE, rootPart } from "./root.ts";
+import { templateFolder, templatePart, type TemplateName } from "./template.ts";
 import { BUSYBOX, qemuFiles, tool, toolsPart } from "./tools.ts";
 
 export interface HostOptions {
@@ -22,6 +23,8 @@ export interface HostOptions {
   readonly init: "plain" | "systemd";
   /** Whether the repository is inside too, for tests that run there. */
   readonly tree: boolean;
+  /** Templates that are made outside and found in the job's folder. */
+  readonly templates: readonly TemplateName[];
   /** Makes everything anew, with the packages of today. */
   readonly rebuild: boolean;
   /** Ports of the machine that are wanted on this one's loopback address. */
@@ -36,6 +39,7 @@ export const DEFAULT_OPTIONS: HostOptions = {
   kernel: "6.1",
   init: "plain",
   tree: false,
+  templates: [],
   rebuild: false,
   ports: [],
   say: () => undefined,
@@ -112,6 +116,10 @@ export class KvmHost {
     const kernel = await use(await kernelPart(options.kernel, tools));
     const root = await use(rootPart);
     const packages = await use(await packagesPart(options.kernel));
+    const templates = new Map<string, string>();
+    for (const name of options.templates) {
+      templates.set(name, templateFolder(await use(await templatePart(name)), name));
+    }
     const run = await cache.openRun();
     acquired.defer(run.close);
     const initramfs = join(run.folder, "initramfs");
@@ -119,7 +127,7 @@ export class KvmHost {
     const disks = [
       { file: join(root, ROOT_IMAGE), options: "snapshot=on" },
       { file: join(kernel, MODULES_IMAGE), options: "readonly=on" },
-      { file: await makePayload({ tree: options.tree }, run.folder), options: "cache=unsafe" },
+      { file: await makePayload({ tree: options.tree, templates }, run.folder), options: "cache=unsafe" },
       { file: join(packages, PACKAGES_IMAGE), options: "readonly=on" },
     ];
     const ports = new Map<number, number>();

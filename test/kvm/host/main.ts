@@ -2,6 +2,7 @@
 import { mkdir } from "node:fs/promises";
 import { resolve } from "node:path";
 import { parseArgs } from "node:util";
+import { TEMPLATES, type TemplateName } from "./template.ts";
 import { KERNELS, type KernelSeries } from "./kernel.ts";
 import { CPUS_FOR_GUESTS, DEFAULT_OPTIONS, type HostOptions, KvmHost } from "./machine.ts";
 
@@ -15,6 +16,7 @@ as root. Ends with its exit status.
   --kernel SERIES   ${Object.keys(KERNELS).join(" or ")} (${DEFAULT_OPTIONS.kernel})
   --init NAME       plain or systemd (${DEFAULT_OPTIONS.init})
   --tree            the repository is inside too, so that "bun test PATH" works there
+  --template NAME   a template at /job/templates/NAME: ${Object.keys(TEMPLATES).join(" or ")}; may be given again
   --port N          forwards a port of the machine to this one; may be given again
   --rebuild         makes the machine anew, with the packages of today
   --keep            goes on after COMMAND, until interrupted
@@ -38,6 +40,7 @@ function parse(args: string[]): Request {
       kernel: { type: "string", default: DEFAULT_OPTIONS.kernel },
       init: { type: "string", default: DEFAULT_OPTIONS.init },
       tree: { type: "boolean", default: false },
+      template: { type: "string", multiple: true, default: [] },
       port: { type: "string", multiple: true, default: [] },
       rebuild: { type: "boolean", default: false },
       keep: { type: "boolean", default: false },
@@ -48,6 +51,8 @@ function parse(args: string[]): Request {
   if (values.help) throw new Usage("");
   if (!(values.kernel in KERNELS)) throw new Usage(`no kernel ${values.kernel}`);
   if (values.init !== "plain" && values.init !== "systemd") throw new Usage(`no init ${values.init}`);
+  const unknown = values.template.find((name) => !(name in TEMPLATES));
+  if (unknown !== undefined) throw new Usage(`no template ${unknown}`);
   if (positionals.length === 0 && !values.keep) throw new Usage("no command");
   const out = values.out ?? process.env.OUT;
   return {
@@ -57,6 +62,7 @@ function parse(args: string[]): Request {
       kernel: values.kernel as KernelSeries,
       init: values.init,
       tree: values.tree,
+      templates: values.template as TemplateName[],
       rebuild: values.rebuild,
       ports: values.port.map((port) => wholeNumber("port", port, 65_535)),
       say: (line) => process.stderr.write(`· ${line}\n`),

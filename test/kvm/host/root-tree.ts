@@ -9,6 +9,7 @@ import { makeImage } from "./disk.ts";
 const PACKAGES = [
   ...["kmod", "iproute2", "nftables", "procps", "python3-minimal", "openssl", "btrfs-progs", "xfsprogs"],
   ...["qemu-system-x86", "qemu-utils", "xz-utils", "bpftool", "busybox-static", "systemd-sysv"],
+  ...["dnsmasq-base"],
 ];
 const UNUSED = [
   ...["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/cache/apt", "var/lib/apt/lists"],

@@ -2,6 +2,7 @@
 //! inner one holds commands only, so that they cannot signal the sandbox's own helpers.
 
 use super::during;
+use super::names::RESOLVER_FILE;
 use super::root::{OWN_DEVICES, TERMINAL_DEVICE};
 use crate::config::LaunchConfig;
 use crate::plan::Plan;
@@ -90,6 +91,7 @@ fn grants<'a>(config: &'a LaunchConfig, plan: &Plan) -> Vec<(&'a Path, u64)> {
         grants.push((Path::new(TERMINAL_DEVICE), READ_FILE | WRITE_FILE | IOCTL_DEV));
         grants.extend(OWN_DEVICES.map(|device| (Path::new(device), READ_FILE | WRITE_FILE)));
         grants.push((config.mount_at.as_path(), all));
+        grants.extend(config.network.iter().map(|_| (Path::new(RESOLVER_FILE), READ)));
     } else {
         grants.push((config.workspace.as_path(), all));
     }

@@ -3,16 +3,17 @@
 
 mod accounts;
 pub mod landlock;
+mod names;
 pub mod rights;
 pub mod root;
 pub mod seccomp;
 pub mod terminals;
 
 use crate::cgroup::Memberships;
-use crate::config::LaunchConfig;
+use crate::config::{LaunchConfig, Network};
 use crate::plan::Plan;
 use crate::probe::map_own_user;
-use crate::sys::process;
+use crate::sys::{network, process};
 use crate::workspace;
 use nix::sched::{CloneFlags, unshare};
 use std::os::fd::OwnedFd;
@@ -32,7 +33,7 @@ pub fn namespace_flags(plan: &Plan) -> libc::c_int {
     if plan.user_namespace {
         flags |= libc::CLONE_NEWUSER;
     }
-    if plan.own_network {
+    if plan.own_network && !plan.joins_network {
         flags |= libc::CLONE_NEWNET;
     }
     flags
@@ -63,6 +64,9 @@ pub fn enter(
         map_own_user(launcher.uid, launcher.gid).map_err(during("mapping the user"))?;
     }
     enter_groups(plan, groups)?;
+    if let Some(Network { namespace, .. }) = &config.network {
+        network::enter(namespace).map_err(during("joining the network"))?;
+    }
     if plan.own_network {
         allow_low_ports();
     }

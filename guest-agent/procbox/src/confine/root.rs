@@ -1,7 +1,7 @@
 //! The sandbox's root: a small read-only memory file system with the granted paths bound in, a `/proc`, a
 //! `/dev/pts` of its own, and nothing else.
 
-use super::{accounts, during, terminals};
+use super::{accounts, during, names, terminals};
 use crate::config::LaunchConfig;
 use crate::limits::*;
 use crate::plan::Plan;
@@ -77,7 +77,12 @@ struct Link {
 pub fn enter(config: &LaunchConfig, plan: &Plan, uid: u32, terminals: Option<OwnedFd>) -> Result<(), String> {
     mount::make_all_private().map_err(during("making mounts private"))?;
     let write_paths = config.write_paths.iter().map(PathBuf::as_path).chain(OWN_DEVICES.map(Path::new));
-    let (mut binds, links) = collect(&config.read_paths, write_paths)?;
+    let (mut binds, mut links) = collect(&config.read_paths, write_paths)?;
+    if config.network.is_some() {
+        // The host's own tells of resolvers that this network does not have.
+        binds.retain(|bind| bind.inside != Path::new(names::RESOLVER_FILE));
+        links.retain(|link| link.inside != Path::new(names::RESOLVER_FILE));
+    }
     let workspace = copy(&config.workspace, &config.mount_at, Access::Write);
     binds.push(workspace.map_err(during("copying the mount of the workspace"))?);
     // The workspace's own copy is in `binds`, so that directory, the one that surely exists, can be covered.
@@ -89,6 +94,10 @@ pub fn enter(config: &LaunchConfig, plan: &Plan, uid: u32, terminals: Option<Own
             None => attach(root.as_fd(), bind),
         };
         attached.map_err(during(format!("binding {}", bind.inside.display())))?;
+    }
+    if let Some(network) = &config.network {
+        let (path, content) = (Path::new(names::RESOLVER_FILE), names::resolver_file(network));
+        write(root.as_fd(), path, content.as_bytes()).map_err(during("writing who resolves names"))?;
     }
     link_all(root.as_fd(), &links)?;
     if plan.proc {

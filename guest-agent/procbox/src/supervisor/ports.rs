@@ -40,7 +40,7 @@ impl Ports {
                 PortReply::Listening(part) if part.is_empty() => return Ok(listening),
                 PortReply::Listening(part) => listening.extend(part),
                 PortReply::Failed(fault) => return Err(fault),
-                PortReply::Connected => return Err(confused()),
+                PortReply::Taken | PortReply::Connected => return Err(confused()),
             }
             if listening.len() > PORTS_LISTED_MAX {
                 return Err(confused());
@@ -63,22 +63,20 @@ impl Ports {
         match answer.hear(2 * PORT_CONNECT_MS_MAX + PORT_LIST_MS_MAX).await? {
             PortReply::Connected => Ok(Box::new(answer)),
             PortReply::Failed(fault) => Err(fault),
-            PortReply::Listening(_) => Err(confused()),
+            PortReply::Taken | PortReply::Listening(_) => Err(confused()),
         }
     }
 
-    /// A worker that was killed inside the sandbox is found out here and replaced, once.
+    /// A worker that was killed or stopped inside the sandbox is found out here and replaced, once. One that was killed
+    /// may still look alive, for as long as its kernel has not come to its end; that it has not taken the job tells.
     async fn ask(&self, job: PortJob) -> Result<Answer, Fault> {
-        let (socket, theirs) = channel::pair()?;
-        let theirs = [theirs];
         let worker = self.worker()?;
-        if packet::send_watched(worker.socket(), &control::encode(&job), &theirs).await.is_ok() {
-            return Ok(Answer { socket, worker });
+        if let Ok(answer) = Answer::of(worker.clone(), job).await {
+            return Ok(answer);
         }
-        self.0.worker.take();
-        let worker = self.worker()?;
-        packet::send_watched(worker.socket(), &control::encode(&job), &theirs).await.map_err(|_| interrupted())?;
-        Ok(Answer { socket, worker })
+        // Another request may have replaced it already.
+        self.0.worker.borrow_mut().take_if(|kept| Rc::ptr_eq(kept, &worker));
+        Answer::of(self.worker()?, job).await
     }
 
     fn worker(&self) -> Result<Rc<Worker>, Fault> {
@@ -113,6 +111,18 @@ struct Answer {
 }
 
 impl Answer {
+    /// Hands a job over, and waits until the worker has taken it.
+    async fn of(worker: Rc<Worker>, job: PortJob) -> Result<Self, Fault> {
+        let (socket, theirs) = channel::pair()?;
+        let sent = packet::send_watched(worker.socket(), &control::encode(&job), &[theirs]).await;
+        sent.map_err(|_| interrupted())?;
+        let answer = Self { socket, worker };
+        match answer.hear(PORT_LIST_MS_MAX).await? {
+            PortReply::Taken => Ok(answer),
+            _ => Err(confused()),
+        }
+    }
+
     /// As [`Self::hear_reply`], within `timeout_ms`: a stopped worker is given up with all that it carries.
     async fn hear(&self, timeout_ms: u64) -> Result<PortReply, Fault> {
         match timeout(Duration::from_millis(timeout_ms), self.hear_reply()).await {

@@ -53,9 +53,9 @@ impl Workers {
 
     /// Opens a file for reading. Errors: those of `files::open_file`, `INTERRUPTED`, `GONE`.
     pub async fn read_file(&self, request: ReadFileRequest) -> Result<FileDownload, Fault> {
-        let (worker, slot) = self.file_worker().await?;
+        let slot = self.slot().await?;
         let (bytes, theirs) = pipes::from_sandbox().map_err(internal)?;
-        worker.ask(&Job::Read(request), theirs).await?;
+        let worker = self.begin(&Job::Read(request), theirs).await?;
         let (size, mode) = match worker.hear().await? {
             Reply::Opened { size, mode } => (size, mode & 0o7777),
             Reply::Failed(fault) => {
@@ -73,9 +73,9 @@ impl Workers {
 
     /// Begins to write a file. Errors: `INTERRUPTED`, `GONE`; those of `files::write_file` come at the end.
     pub async fn write_file(&self, request: WriteFileRequest) -> Result<FileUpload, Fault> {
-        let (worker, slot) = self.file_worker().await?;
+        let slot = self.slot().await?;
         let (bytes, theirs) = pipes::to_sandbox().map_err(internal)?;
-        worker.ask(&Job::Write(request), theirs).await?;
+        let worker = self.begin(&Job::Write(request), theirs).await?;
         let ended = self.finish(worker, slot, |reply| match reply {
             Reply::Moved { size } => Some(size),
             _ => None,
@@ -87,13 +87,12 @@ impl Workers {
     /// `GONE`.
     pub async fn file(&self, request: FileRequest) -> Result<Download, Fault> {
         let slot = match request.duration() {
-            Duration::Short => self.0.slots.clone().acquire_owned().await.map_err(internal)?,
+            Duration::Short => self.slot().await?,
             Duration::Transfer => slot_of(&self.0.transfer_slots, "transfers")?,
             Duration::Watch => slot_of(&self.0.watch_slots, "watches")?,
         };
-        let worker = self.worker()?;
         let (bytes, theirs) = pipes::from_sandbox().map_err(internal)?;
-        worker.ask(&Job::File(request), theirs).await?;
+        let worker = self.begin(&Job::File(request), theirs).await?;
         let opened = match worker.hear().await? {
             Reply::Begun(opened) => opened,
             Reply::Failed(fault) => {
@@ -108,9 +107,8 @@ impl Workers {
     /// Begins to take bytes. Errors: `LIMIT`, `INTERRUPTED`, `GONE`; those of `files::perform_upload` come at the end.
     pub async fn file_upload(&self, request: FileUploadRequest) -> Result<Upload, Fault> {
         let slot = slot_of(&self.0.transfer_slots, "transfers")?;
-        let worker = self.worker()?;
         let (bytes, theirs) = pipes::to_sandbox().map_err(internal)?;
-        worker.ask(&Job::Upload(request), theirs).await?;
+        let worker = self.begin(&Job::Upload(request), theirs).await?;
         Ok(Upload { bytes, ended: Box::pin(self.finish(worker, slot, summary)) })
     }
 
@@ -118,32 +116,40 @@ impl Workers {
     /// end.
     pub async fn manifest(&self, request: ManifestRequest) -> Result<ManifestDownload, Fault> {
         let mut lister = self.0.lister.clone().lock_owned().await;
-        let worker = match lister.take() {
-            Some(worker) if worker.is_alive() => worker,
-            _ => self.start(WorkerKind::Files)?,
-        };
         let (bytes, theirs) = pipes::from_sandbox().map_err(internal)?;
-        worker.ask(&Job::Manifest(request), theirs).await?;
+        let worker = self.begin_with(|| lister.take(), &Job::Manifest(request), theirs).await?;
         let (sender, ended) = oneshot::channel();
         tokio::task::spawn_local(list(worker, lister, sender));
         Ok(ManifestDownload { bytes, ended: Box::pin(received(ended)) })
     }
 
-    async fn file_worker(&self) -> Result<(Worker, OwnedSemaphorePermit), Fault> {
-        let slot = self.0.slots.clone().acquire_owned().await.map_err(internal)?;
-        Ok((self.worker()?, slot))
+    async fn slot(&self) -> Result<OwnedSemaphorePermit, Fault> {
+        self.0.slots.clone().acquire_owned().await.map_err(internal)
     }
 
-    /// An idle worker, or a new one.
-    fn worker(&self) -> Result<Worker, Fault> {
-        loop {
-            let idle = self.0.idle.borrow_mut().pop();
-            match idle {
-                Some(worker) if worker.is_alive() => return Ok(worker),
-                Some(_) => (),
-                None => return self.start(WorkerKind::Files),
+    /// Begins a job in an idle worker, or in a new one.
+    async fn begin(&self, job: &Job, content: OwnedFd) -> Result<Worker, Fault> {
+        self.begin_with(|| self.0.idle.borrow_mut().pop(), job, content).await
+    }
+
+    /// Begins a job in the first worker of `kept` that takes it, or in a new one. One that was killed may still look
+    /// alive, for as long as its kernel has not come to its end; that it has not taken the job tells.
+    async fn begin_with(
+        &self,
+        mut kept: impl FnMut() -> Option<Worker>,
+        job: &Job,
+        content: OwnedFd,
+    ) -> Result<Worker, Fault> {
+        let job = control::encode(job);
+        let content = [content];
+        while let Some(worker) = kept() {
+            if worker.is_alive() && worker.ask(&job, &content).await.is_ok() {
+                return Ok(worker);
             }
         }
+        let worker = self.start(WorkerKind::Files)?;
+        worker.ask(&job, &content).await?;
+        Ok(worker)
     }
 
     /// Starts a worker, which init forks when it hears of it. Errors: `GONE`, `LIMIT`.
@@ -235,8 +241,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    async fn ask(&self, job: &Job, content: OwnedFd) -> Result<(), Fault> {
-        packet::send_watched(&self.socket, &control::encode(job), &[content]).await.map_err(|_| interrupted())
+    /// Hands over an encoded job, and waits until the worker has taken it.
+    async fn ask(&self, job: &[u8], content: &[OwnedFd]) -> Result<(), Fault> {
+        packet::send_watched(&self.socket, job, content).await.map_err(|_| interrupted())?;
+        match self.hear().await? {
+            Reply::Taken => Ok(()),
+            _ => Err(confused()),
+        }
     }
 
     async fn hear(&self) -> Result<Reply, Fault> {
@@ -286,4 +297,71 @@ pub fn interrupted() -> Fault {
 
 pub fn confused() -> Fault {
     Fault::new(ErrorCode::Interrupted, "the worker of this operation answered nonsense")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::packet::Packet;
+
+    type Socket = AsyncFd<OwnedFd>;
+
+    /// Runs `test` with workers, of which one is kept, its own end of that one's socket, and init's of the channel.
+    fn run(test: impl AsyncFnOnce(Workers, Socket, Socket)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let (init, theirs) = channel::pair().unwrap();
+            let channel = Channel::new(theirs).unwrap();
+            let (kept, own) = channel::pair().unwrap();
+            let workers = Workers::new(channel.clone());
+            workers.0.idle.borrow_mut().push(Worker { id: 1000, socket: kept, channel });
+            test(workers, packet::watched(own).unwrap(), init).await;
+        });
+    }
+
+    async fn receive(socket: &Socket) -> Packet {
+        packet::receive_watched(socket).await.unwrap().unwrap()
+    }
+
+    fn request() -> ReadFileRequest {
+        ReadFileRequest { path: b"/file".to_vec().into(), max: 1 }
+    }
+
+    #[test]
+    fn a_worker_that_ends_before_it_takes_its_job_is_replaced() {
+        run(async |workers, kept, init| {
+            let played = async {
+                receive(&kept).await;
+                drop(kept);
+                let mut packet = receive(&init).await;
+                if matches!(control::decode(&packet.body).unwrap(), ToInit::KillWorker { worker: 1000 }) {
+                    packet = receive(&init).await;
+                }
+                assert!(matches!(control::decode(&packet.body).unwrap(), ToInit::StartWorker { .. }));
+                let new = packet::watched(packet.descriptors.pop().unwrap()).unwrap();
+                assert!(matches!(control::decode(&receive(&new).await.body).unwrap(), Job::Read(_)));
+                for reply in [Reply::Taken, Reply::Opened { size: 7, mode: 0o600 }] {
+                    control::send(new.get_ref().as_fd(), &reply).unwrap();
+                }
+                new
+            };
+            let (read, _new) = tokio::join!(workers.read_file(request()), played);
+            assert_eq!(read.unwrap().size, 7);
+        });
+    }
+
+    #[test]
+    fn a_job_that_was_taken_is_not_begun_again() {
+        run(async |workers, kept, init| {
+            let played = async {
+                receive(&kept).await;
+                control::send(kept.get_ref().as_fd(), &Reply::Taken).unwrap();
+                drop(kept);
+            };
+            let (read, ()) = tokio::join!(workers.read_file(request()), played);
+            assert_eq!(read.err().unwrap().code, ErrorCode::Interrupted);
+            let next = control::decode(&receive(&init).await.body).unwrap();
+            assert!(matches!(next, ToInit::KillWorker { worker: 1000 }), "{next:?}");
+        });
+    }
 }

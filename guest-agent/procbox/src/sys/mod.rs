@@ -2,6 +2,7 @@
 
 pub mod landlock;
 pub mod mount;
+pub mod network;
 pub mod packet;
 pub mod process;
 pub mod seccomp;

@@ -132,7 +132,26 @@ fn private_parents() {
 }
 
 fn no_traces() {
-    let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
+    let looked = std::thread::spawn(|| {
+        share_own_mounts();
+        look_for_traces();
+    });
+    looked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Gives this thread mounts of its own, which travel as those of a host with systemd do: what others mount meanwhile is
+/// not seen, and what a sandbox let out would be.
+fn share_own_mounts() {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+    for how in [libc::MS_PRIVATE, libc::MS_SHARED] {
+        let (flags, null) = (libc::MS_REC | how, std::ptr::null::<libc::c_char>());
+        // SAFETY: the target is a constant; the other pointers may be null for a change of propagation.
+        assert_eq!(unsafe { libc::mount(null, c"/".as_ptr(), null, flags, null.cast()) }, 0);
+    }
+}
+
+fn look_for_traces() {
+    let mounts = || fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines().count();
     let before = mounts();
     let sandbox = Sandbox::new();
     sandbox.output("true");

@@ -8,6 +8,7 @@ mod escapes;
 mod executions;
 mod files;
 mod fixture;
+mod networks;
 mod ports;
 mod running;
 mod terminals;
@@ -41,6 +42,7 @@ fn main() {
         terminals::CASES,
         files::CASES,
         ports::CASES,
+        networks::CASES,
         endings::CASES,
         confinement::CASES,
         escapes::CASES,

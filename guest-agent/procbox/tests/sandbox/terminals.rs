@@ -129,7 +129,8 @@ impl Typist {
             self.exited = matches!(self.screen.hear().unwrap(), Heard::Event);
         }
         assert!(state(&mut self.keys, id).output_open);
-        sandbox.output("pkill -f 'sleep 10[3]'");
+        // The job may still be the shell that is about to become it.
+        sandbox.output("until pkill -f 'sleep 10[3]'; do sleep 0.05; done");
         self.screen.finish::<ExecutionEnd>().unwrap().0.execution
     }
 }

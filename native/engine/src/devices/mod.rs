@@ -1,7 +1,5 @@
-//! The few devices of a PC that a kernel expects besides virtio: serial port, keyboard controller (only its reset),
-//! real-time clock and the ACPI registers for power.
+//! The few devices besides virtio: the serial port and the generation of the machine. Those of a PC alone lie with their
+//! architecture.
 
-pub mod keyboard;
-pub mod power;
-pub mod rtc;
+pub mod generation;
 pub mod serial;

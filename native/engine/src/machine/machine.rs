@@ -1,18 +1,17 @@
 //! A machine and its life: starts, pauses and resumes all vCPUs and devices, and ends them.
 
-use super::build::{self, MachineConfig};
+use super::build::{self, Ends, MachineConfig};
 use super::lifecycle::{Action, Lifecycle};
 use super::state;
-use crate::devices::power::Power;
-use crate::devices::rtc::Rtc;
+use crate::arch::platform::Platform;
+use crate::arch::state::{RegisterList, tell_stopped};
 use crate::devices::serial::SerialPort;
 use crate::error::{Error, Result};
 use crate::memory::GuestRam;
-use crate::vcpu::{End, Gate, Vcpu, Want};
+use crate::vcpu::{Gate, Vcpu, Want};
 use crate::virtio::{Reactor, VirtioMmio};
 use fluxvm_sys::guest_vm::GuestVm;
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// All vCPUs must have come to rest by then.
@@ -28,11 +27,9 @@ pub(super) struct Parts {
     pub vcpus: Vec<Vcpu>,
     pub reactor: Reactor,
     pub virtio: Vec<Arc<VirtioMmio>>,
-    pub serial: Arc<Mutex<SerialPort>>,
-    pub power: Arc<Mutex<Power>>,
-    pub rtc: Arc<Mutex<Rtc>>,
-    /// Model-specific registers that belong to the state.
-    pub msrs: Vec<u32>,
+    pub platform: Platform,
+    /// Registers that belong to the state of a vCPU.
+    pub registers: RegisterList,
 }
 
 /// A virtual machine. Dropping it ends it.
@@ -42,11 +39,11 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Makes a machine that has not run yet. Why it ends by itself is sent to `ends`, possibly more than once.
+    /// Makes a machine that has not run yet. Why it ends by itself is told to `ends`.
     ///
     /// # Errors
     /// All that can be wrong with the host's KVM or the description; nothing is left behind then.
-    pub fn new(config: MachineConfig, ends: Sender<End>) -> Result<Self> {
+    pub fn new(config: MachineConfig, ends: Ends) -> Result<Self> {
         build::build(config, ends)
     }
 
@@ -80,8 +77,8 @@ impl Machine {
 
     /// The first serial port, for input.
     #[must_use]
-    pub fn serial(&self) -> &Mutex<SerialPort> {
-        &self.parts.serial
+    pub fn serial(&self) -> &Arc<Mutex<SerialPort>> {
+        self.parts.platform.serial()
     }
 
     /// The virtio devices, in the order of the description.
@@ -127,7 +124,11 @@ impl Machine {
     /// # Errors
     /// [`Error::WrongState`].
     pub fn resume(&mut self) -> Result<()> {
-        self.lifecycle = self.lifecycle.after(Action::Resume)?;
+        let next = self.lifecycle.after(Action::Resume)?;
+        if self.lifecycle == Lifecycle::Paused {
+            self.parts.vcpus.iter().for_each(|vcpu| tell_stopped(&vcpu.lock()));
+        }
+        self.lifecycle = next;
         self.parts.reactor.resume();
         self.parts.gate.set(Want::Run);
         Ok(())
@@ -139,7 +140,7 @@ impl Machine {
     /// [`Error::WrongState`].
     pub fn press_power(&mut self) -> Result<()> {
         self.lifecycle = self.lifecycle.after(Action::PressPower)?;
-        self.parts.power.lock().unwrap_or_else(PoisonError::into_inner).press();
+        self.parts.platform.press_power();
         Ok(())
     }
 

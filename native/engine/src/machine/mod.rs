@@ -6,6 +6,6 @@ mod lifecycle;
 mod machine;
 mod state;
 
-pub use build::MachineConfig;
+pub use build::{Ends, MachineConfig};
 pub use lifecycle::{Action, Lifecycle};
 pub use machine::Machine;

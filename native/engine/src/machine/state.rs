@@ -2,12 +2,10 @@
 //! anything of it is written into a machine.
 
 use super::machine::Parts;
+use crate::arch::platform::PlatformState;
 use crate::arch::state::{VcpuState, VmState};
-use crate::devices::serial;
 use crate::error::{Error, Result};
 use crate::virtio::{StateError, StateReader, StateWriter};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use vm_superio::serial::SerialState;
 
 /// "FLUX", little endian.
 const MAGIC: u32 = 0x5855_4C46;
@@ -22,12 +20,10 @@ pub(super) fn save(parts: &Parts) -> Result<Vec<u8>> {
     state.u32(parts.vcpus.len() as u32);
     state.u32(parts.virtio.len() as u32);
     for vcpu in &parts.vcpus {
-        VcpuState::read(&vcpu.lock(), &parts.msrs)?.save(&mut state);
+        VcpuState::read(&vcpu.lock(), &parts.registers)?.save(&mut state);
     }
     VmState::read(parts.vm.fd())?.save(&mut state);
-    serial::save(&lock(&parts.serial).state(), &mut state);
-    lock(&parts.power).registers().into_iter().for_each(|register| state.u16(register));
-    state.u8(lock(&parts.rtc).index());
+    parts.platform.save(&mut state);
     for device in &parts.virtio {
         state.blob(&device.save());
     }
@@ -42,14 +38,12 @@ pub(super) fn load(parts: &Parts, bytes: &[u8]) -> Result<()> {
     for (vcpu, state) in parts.vcpus.iter().zip(&state.vcpus) {
         state.write(&vcpu.lock())?;
     }
-    let serial = lock(&parts.serial).set_state(&state.serial);
-    serial.map_err(|error| Error::Device("serial port", error.into()))?;
-    lock(&parts.power).set_registers(state.power);
-    lock(&parts.rtc).set_index(state.rtc);
+    parts.platform.set_state(&state.platform)?;
     for (device, bytes) in parts.virtio.iter().zip(state.devices) {
         device.load(bytes).map_err(|error| Error::Device("virtio", error.into()))?;
     }
-    Ok(())
+    // Last: the controllers, which the edge goes to, have their state by now.
+    parts.platform.renew_generation()
 }
 
 /// Whether the bytes have the right form and are for a machine like this one.
@@ -60,9 +54,7 @@ pub(super) fn check(parts: &Parts, bytes: &[u8]) -> Result<()> {
 struct MachineState<'a> {
     vcpus: Vec<VcpuState>,
     vm: VmState,
-    serial: SerialState,
-    power: [u16; 2],
-    rtc: u8,
+    platform: PlatformState,
     devices: Vec<&'a [u8]>,
 }
 
@@ -83,16 +75,10 @@ impl<'a> MachineState<'a> {
         let state = Self {
             vcpus: parts.vcpus.iter().map(|_| VcpuState::load(reader)).collect::<std::result::Result<_, _>>()?,
             vm: VmState::load(reader)?,
-            serial: serial::load(reader)?,
-            power: [reader.u16()?, reader.u16()?],
-            rtc: reader.u8()?,
+            platform: PlatformState::load(reader)?,
             devices: parts.virtio.iter().map(|_| reader.blob()).collect::<std::result::Result<_, _>>()?,
         };
         reader.end()?;
         Ok(state)
     }
-}
-
-fn lock<T>(device: &Mutex<T>) -> MutexGuard<'_, T> {
-    device.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,14 @@
 //! Guest RAM: a file handed in as a descriptor, mapped in one region below the hole for devices and one above it. The mapping
 //! can be replaced in place while the guest is paused, without the memory slots noticing.
 
+mod image;
+
 use crate::arch::layout;
 use crate::error::{Error, Result};
 pub use fluxvm_sys::guest_vm::Mapping;
-use fluxvm_sys::guest_vm::replace_mapping;
+use fluxvm_sys::guest_vm::{prefer_huge_pages, replace_mapping};
+pub use image::Image;
+use image::with_images;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,6 +19,9 @@ use vm_memory::{FileOffset, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegi
 #[derive(Clone)]
 pub struct GuestRam {
     memory: GuestMemoryMmap,
+    images: Vec<Image>,
+    /// RAM and images.
+    whole: GuestMemoryMmap,
 }
 
 impl GuestRam {
@@ -43,15 +50,42 @@ impl GuestRam {
                 .with_file_offset(FileOffset::from_arc(Arc::clone(&file), offset))
                 .build()
                 .map_err(|error| Error::MapMemory(std::io::Error::other(error)))?;
-            regions.push(GuestRegionMmap::new(region, start).ok_or(Error::MemorySize(bytes, "it is too large"))?);
+            let region = GuestRegionMmap::new(region, start).ok_or(Error::MemorySize(bytes, "it is too large"))?;
+            prefer_huge_pages(&region);
+            regions.push(region);
             offset += length;
         }
         let memory =
             GuestMemoryMmap::from_regions(regions).map_err(|error| Error::MapMemory(std::io::Error::other(error)))?;
-        Ok(Self { memory })
+        Ok(Self { whole: memory.clone(), memory, images: Vec::new() })
     }
 
-    /// The memory, as devices and loaders use it.
+    /// Adds files that the guest reads as memory above its RAM.
+    ///
+    /// # Errors
+    /// As [`Image::map_all`].
+    pub fn add_images(&mut self, files: &[File]) -> Result<()> {
+        let ram_end = self.memory.last_addr().0 + 1;
+        let images = Image::map_all(files, ram_end)?;
+        self.whole = with_images(&self.memory, &images)?;
+        self.images = images;
+        Ok(())
+    }
+
+    /// The images, in the order in which they were added.
+    #[must_use]
+    pub fn images(&self) -> &[Image] {
+        &self.images
+    }
+
+    /// RAM and images as one memory, for devices: a guest may let a device read from an image what it could read itself.
+    /// What it lets a device write there only this process sees.
+    #[must_use]
+    pub fn whole(&self) -> &GuestMemoryMmap {
+        &self.whole
+    }
+
+    /// RAM alone, as loaders use it.
     #[must_use]
     pub fn memory(&self) -> &GuestMemoryMmap {
         &self.memory
@@ -75,6 +109,7 @@ impl GuestRam {
         let mut offset = 0;
         for region in self.memory.iter() {
             replace_mapping(region, file.as_fd(), offset, mapping).map_err(|errno| Error::MapMemory(errno.into()))?;
+            prefer_huge_pages(region);
             offset += region.len();
         }
         Ok(())

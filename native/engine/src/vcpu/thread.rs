@@ -4,6 +4,7 @@ use super::gate::{Gate, Want};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use fluxvm_sys::guest_vm::{GuestVcpu, kick_signal};
+use fluxvm_sys::threads::{STACK_BYTES, admit_only, with_signals_blocked};
 use kvm_ioctls::VcpuExit;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +49,7 @@ pub struct Vcpu {
 }
 
 impl Vcpu {
-    /// Starts the thread. `ended` is called on it when the guest cannot go on, before the thread rests for ever.
+    /// Starts the thread, which takes no signal but a kick. `ended` is called on it when the guest cannot go on, before the thread rests for ever.
     ///
     /// # Errors
     /// [`Error::Thread`].
@@ -62,13 +63,16 @@ impl Vcpu {
         let vcpu = Arc::new(Mutex::new(vcpu));
         let runner = Runner { vcpu: Arc::clone(&vcpu), buses, gate };
         let body = move || {
+            admit_only(kick_signal());
             let run = catch_unwind(AssertUnwindSafe(|| runner.run()));
             if let Some(end) = run.unwrap_or_else(|_| Some(End::Crash("the monitor panicked".to_owned()))) {
                 ended(end);
             }
             runner.gate.leave();
         };
-        let thread = std::thread::Builder::new().name(format!("vcpu{id}")).spawn(body).map_err(Error::Thread)?;
+        // A program around the engine has handlers of its own, which a vCPU must not run.
+        let builder = std::thread::Builder::new().name(format!("vcpu{id}")).stack_size(STACK_BYTES);
+        let thread = with_signals_blocked(|| builder.spawn(body)).map_err(Error::Thread)?;
         Ok(Self { vcpu, thread })
     }
 
@@ -111,12 +115,19 @@ impl Runner {
         }
     }
 
-    /// Runs until the gate wants something else.
+    /// Runs until the gate wants something else, and then until all that the guest has begun is answered.
     fn run_guest(&self, vcpu: &mut GuestVcpu) -> Option<End> {
         let mut incomplete = false;
-        while self.gate.runs() {
-            match vcpu.run_unless(|| !self.gate.runs()) {
-                Ok(None) => (),
+        loop {
+            let runs = self.gate.runs();
+            let exit = match (runs, incomplete) {
+                (true, _) => vcpu.run_unless(|| !self.gate.runs()),
+                (false, true) => vcpu.complete_exit(),
+                (false, false) => return None,
+            };
+            match exit {
+                // Whether the guest ran is not known, so that after a run there may be something to complete still.
+                Ok(None) => incomplete &= runs,
                 Ok(Some(exit)) => {
                     incomplete = true;
                     if let Some(end) = self.answer(exit) {
@@ -126,10 +137,6 @@ impl Runner {
                 Err(errno) => return Some(End::Crash(format!("KVM cannot run a vCPU: {errno}"))),
             }
         }
-        if incomplete && let Err(errno) = vcpu.complete_exit() {
-            return Some(End::Crash(format!("KVM cannot complete an access: {errno}")));
-        }
-        None
     }
 
     fn answer(&self, exit: VcpuExit<'_>) -> Option<End> {

@@ -5,6 +5,10 @@ use super::{Events, GuestRam, Interrupt, Queue, QueueError, Readiness, StateErro
 use std::io;
 use std::sync::Arc;
 use thiserror::Error;
+use vmm_sys_util::eventfd::EventFd;
+
+/// Events with tokens from here on are notifications of queues.
+pub(super) const QUEUE_TOKENS: u32 = 0x8000_0000;
 
 /// The number by which a guest finds the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub enum DeviceKind {
     Balloon = 5,
     /// Sockets between host and guest.
     Vsock = 19,
+    /// Memory that is a file.
+    Pmem = 27,
 }
 
 /// Why a device cannot go on. The transport then tells the guest that the device needs a reset, and stops it until then.
@@ -50,6 +56,37 @@ pub struct DeviceContext<'a> {
     pub events: &'a Events,
     /// For changes of the configuration space. Used buffers are signalled by the transport.
     pub interrupt: &'a Interrupt,
+    /// The notifications of the queues.
+    pub(super) notify: &'a [EventFd],
+}
+
+impl<'a> DeviceContext<'a> {
+    /// Leaves a queue to somebody outside, who sees its notifications by the event that is returned and interrupts the guest
+    /// by the device's line. Nobody here touches its rings until [`Self::take_back`].
+    ///
+    /// # Errors
+    /// When the queue was left already.
+    pub fn hand_over(&mut self, queue: usize) -> io::Result<&'a EventFd> {
+        self.events.unwatch(&self.notify[queue])?;
+        self.queues[queue].leave();
+        self.interrupt.share(true);
+        Ok(&self.notify[queue])
+    }
+
+    /// Takes a queue back from outside, where `next_available` is the next chain to take; one that was not left stays as it
+    /// is. Whoever had it must have let go.
+    ///
+    /// # Errors
+    /// When its rings are not in guest memory.
+    pub fn take_back(&mut self, queue: usize, next_available: u16) -> Result<(), DeviceError> {
+        if !self.queues[queue].is_outside() {
+            return Ok(());
+        }
+        self.events.watch_writes(&self.notify[queue], QUEUE_TOKENS + queue as u32)?;
+        let returned = self.queues[queue].come_back(self.memory, next_available);
+        self.interrupt.share(self.queues.iter().any(Queue::is_outside));
+        Ok(returned?)
+    }
 }
 
 /// A device behind the transport. All calls come one at a time.
@@ -80,8 +117,8 @@ pub trait VirtioDevice: Send {
     /// When the device cannot work as negotiated.
     fn activate(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError>;
 
-    /// Back to before [`Self::activate`]: I/O in flight has ended, all chains are forgotten, no event is watched. Only
-    /// called on an active device.
+    /// Back to before [`Self::activate`]: I/O in flight has ended, all chains are forgotten, no event is watched. Called on
+    /// an active device, also when it could not start, and after a load that no driver is to go on with.
     fn reset(&mut self, context: &mut DeviceContext<'_>);
 
     /// The driver made buffers available in this queue, or may have. Chains may be left for later; the device then comes

@@ -1,10 +1,11 @@
 //! The interrupt of one device: the reasons that the guest reads, and the event that KVM turns into an edge on its line.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use vmm_sys_util::eventfd::EventFd;
 
-const USED_BUFFER: u32 = 1;
+/// The reason that there are used buffers.
+pub const USED_BUFFER: u32 = 1;
 const CONFIGURATION: u32 = 2;
 
 /// Shared by the transport and whoever has something to tell the guest.
@@ -12,12 +13,13 @@ pub struct Interrupt {
     line: EventFd,
     reasons: AtomicU32,
     generation: AtomicU32,
+    shared: AtomicBool,
 }
 
 impl Interrupt {
     /// `line` is an event that is bound to the device's interrupt line, edge triggered (`KVM_IRQFD`).
     pub fn new(line: EventFd) -> Self {
-        Self { line, reasons: AtomicU32::new(0), generation: AtomicU32::new(0) }
+        Self { line, reasons: AtomicU32::new(0), generation: AtomicU32::new(0), shared: AtomicBool::new(false) }
     }
 
     /// Says that there are used buffers.
@@ -37,9 +39,21 @@ impl Interrupt {
         self.raise(CONFIGURATION)
     }
 
-    /// What the guest has not acknowledged yet.
+    /// What the guest has not acknowledged yet. Where somebody outside raises the line, for which no reason comes, there may
+    /// always be used buffers.
     pub fn reasons(&self) -> u32 {
-        self.reasons.load(Ordering::Acquire)
+        let outside = if self.shared.load(Ordering::Acquire) { USED_BUFFER } else { 0 };
+        self.reasons.load(Ordering::Acquire) | outside
+    }
+
+    /// The event behind the line, for somebody outside who gives buffers back.
+    pub fn line(&self) -> &EventFd {
+        &self.line
+    }
+
+    /// Whether somebody outside raises the line, too.
+    pub(super) fn share(&self, shared: bool) {
+        self.shared.store(shared, Ordering::Release);
     }
 
     /// Takes back reasons that the guest has seen.
@@ -78,6 +92,11 @@ mod tests {
         assert_eq!(line.read().expect("raised"), 2);
         interrupt.acknowledge(USED_BUFFER);
         assert_eq!(interrupt.reasons(), CONFIGURATION);
+        interrupt.share(true);
+        interrupt.acknowledge(USED_BUFFER | CONFIGURATION);
+        assert_eq!(interrupt.reasons(), USED_BUFFER);
+        interrupt.share(false);
+        assert_eq!(interrupt.reasons(), 0);
     }
 
     fn libc_nonblock() -> i32 {

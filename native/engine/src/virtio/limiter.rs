@@ -80,6 +80,17 @@ impl RateLimiter {
         })
     }
 
+    /// Puts other buckets in place, which are full. Who waits must try again.
+    ///
+    /// # Errors
+    /// When the timer cannot be set.
+    pub fn set(&mut self, limits: Limits) -> io::Result<()> {
+        let now = Instant::now();
+        self.bytes = limits.bytes.map(|rate| Bucket::new(rate, now));
+        self.operations = limits.operations.map(|rate| Bucket::new(rate, now));
+        self.disarm()
+    }
+
     /// Takes tokens for one operation of so many bytes, all or none. When it is refused, the descriptor gets ready once the
     /// tokens are there.
     ///
@@ -112,15 +123,12 @@ impl RateLimiter {
         Ok(false)
     }
 
-    /// The timer has fired.
+    /// The timer has fired, or had before it was set anew.
     ///
     /// # Errors
-    /// When the timer cannot be read.
+    /// When the timer cannot be set.
     pub fn woken(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.armed) {
-            self.timer.wait().map_err(io::Error::from)?;
-        }
-        Ok(())
+        self.disarm()
     }
 
     /// Forgets who waits, for a reset of the device.
@@ -186,11 +194,36 @@ mod tests {
     }
 
     #[test]
+    fn other_limits_hold_at_once_and_forget_the_old_ones() {
+        let mut limiter = RateLimiter::new(limits(1, 1)).expect("a limiter");
+        assert!(limiter.take(1).expect("taken"));
+        assert!(!limiter.take(1).expect("refused"));
+        limiter.set(Limits::default()).expect("set");
+        assert!(!limiter.timer.is_armed().expect("a timer"));
+        assert!(limiter.take(1 << 40).expect("taken"));
+        limiter.set(limits(1, 1)).expect("set");
+        assert!(limiter.take(1).expect("taken") && !limiter.take(1).expect("refused"));
+    }
+
+    #[test]
+    fn who_is_told_of_a_timer_that_was_set_anew_meanwhile_does_not_wait_for_it() {
+        let mut limiter = RateLimiter::new(limits(1, 1)).expect("a limiter");
+        assert!(limiter.take(1).expect("taken") && !limiter.take(1).expect("refused"));
+        limiter.set(limits(1, 1)).expect("set");
+        assert!(limiter.take(1).expect("taken") && !limiter.take(1).expect("refused"));
+        let began = Instant::now();
+        limiter.woken().expect("quiet");
+        assert!(began.elapsed() < Duration::from_millis(500));
+        assert!(!limiter.take(1).expect("refused") && limiter.timer.is_armed().expect("a timer"));
+    }
+
+    #[test]
     fn the_timer_fires_once_and_is_quiet_afterwards() {
         let mut limiter = RateLimiter::new(limits(1_000_000, 1000)).expect("a limiter");
         assert!(limiter.take(1_000_000).expect("taken"));
         assert!(!limiter.take(10_000).expect("refused"));
-        limiter.woken().expect("waits for the timer");
+        assert_eq!(limiter.timer.wait().map_err(io::Error::from).expect("it fires"), 1);
+        limiter.woken().expect("quiet");
         assert!(limiter.take(10_000).expect("taken"));
         assert!(!limiter.timer.is_armed().expect("a timer"));
     }

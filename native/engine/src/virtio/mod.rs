@@ -3,6 +3,7 @@
 
 pub mod balloon;
 pub mod block;
+mod chain;
 pub mod console;
 mod device;
 pub mod disk;
@@ -10,6 +11,7 @@ mod interrupt;
 pub mod limiter;
 pub mod net;
 mod persist;
+pub mod pmem;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
@@ -26,12 +28,13 @@ mod transport;
 mod transport_tests;
 pub mod vsock;
 
+pub use chain::{Buffer, Buffers, CHAIN_DESCRIPTORS_MAX, Chain};
 pub use device::{DeviceContext, DeviceError, DeviceKind, VirtioDevice, read_space};
-pub use interrupt::Interrupt;
-pub use queue::{Buffer, CHAIN_DESCRIPTORS_MAX, Chain, Queue, QueueError};
+pub use interrupt::{Interrupt, USED_BUFFER};
+pub use queue::{Queue, QueueError};
 pub use reactor::{EventHandler, Events, Interest, Reactor, ReactorError, Readiness};
 pub use state::{StateError, StateReader, StateWriter};
-pub use transport::{MMIO_BYTES, QUEUE_NOTIFY, VirtioMmio};
+pub use transport::{INTERRUPT_ACKNOWLEDGE, MMIO_BYTES, QUEUE_NOTIFY, VirtioMmio};
 
 /// The memory of the guest, as devices see it.
 pub type GuestRam = vm_memory::GuestMemoryMmap<()>;

@@ -60,8 +60,12 @@ pub(super) fn load(inner: &mut Inner, state: &mut StateReader<'_>) -> Result<(),
     }
     inner.reset();
     let mut device = StateReader::new(device);
-    inner.device.load(&mut device)?;
-    device.end()?;
+    let loaded = inner.device.load(&mut device).and_then(|()| device.end());
+    if loaded.is_err() || !status::runs(device_status) {
+        // What it knows now is of a driver that does not run; the next one must not meet it.
+        inner.reset_device();
+    }
+    loaded?;
     inner.status = device_status;
     inner.features = features;
     inner.selected = selected;

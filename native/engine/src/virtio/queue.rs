@@ -1,15 +1,13 @@
 //! A split queue as a device uses it: chains come out checked, used buffers go back in batches. The rings are those of
 //! `virtio-queue`; what is added here is that a broken chain is an error and not a short one, and that limits hold.
 
+use super::chain::Chain;
 use super::{FEATURE_EVENT_INDEX, GuestRam};
 use std::num::Wrapping;
 use std::sync::atomic::{Ordering, fence};
 use thiserror::Error;
 use virtio_queue::{Queue as Ring, QueueOwnedT, QueueState, QueueT};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, VolatileSlice};
-
-/// The most descriptors that one chain may have, in the queue or in a table of its own.
-pub const CHAIN_DESCRIPTORS_MAX: usize = 1024;
+use vm_memory::{Bytes, GuestAddress};
 
 /// How often a full queue may be emptied before others get their turn.
 const TURN_QUEUES: u32 = 2;
@@ -37,167 +35,6 @@ pub enum QueueError {
     Buffer,
 }
 
-/// A piece of guest memory that a chain names; it is in guest memory, in one region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
-    /// Where it begins.
-    pub address: GuestAddress,
-    /// Its length in bytes, never zero.
-    pub bytes: u32,
-}
-
-/// One request of the driver. Made once and used again, so that taking a chain allocates nothing.
-#[derive(Default)]
-pub struct Chain {
-    head: u16,
-    readable: Vec<Buffer>,
-    writable: Vec<Buffer>,
-}
-
-impl Chain {
-    /// The descriptor that stands for the chain in the used ring.
-    pub fn head(&self) -> u16 {
-        self.head
-    }
-
-    /// What the driver wrote for the device.
-    pub fn readable(&self) -> &[Buffer] {
-        &self.readable
-    }
-
-    /// Where the device may write.
-    pub fn writable(&self) -> &[Buffer] {
-        &self.writable
-    }
-
-    /// Bytes in all readable buffers.
-    pub fn readable_bytes(&self) -> u64 {
-        total(&self.readable)
-    }
-
-    /// Bytes in all writable buffers.
-    pub fn writable_bytes(&self) -> u64 {
-        total(&self.writable)
-    }
-
-    /// Copies exactly `data.len()` readable bytes, from `skip` bytes on.
-    ///
-    /// # Errors
-    /// [`QueueError::Buffer`] when there are fewer.
-    pub fn read(&self, memory: &GuestRam, skip: u64, data: &mut [u8]) -> Result<(), QueueError> {
-        let mut done = 0;
-        for slice in Pieces::new(&self.readable, skip, data.len() as u64) {
-            let end = done + slice.bytes as usize;
-            memory.read_slice(&mut data[done..end], slice.address).map_err(|_| QueueError::Buffer)?;
-            done = end;
-        }
-        if done == data.len() { Ok(()) } else { Err(QueueError::Buffer) }
-    }
-
-    /// Copies all of `data` into the writable buffers, from `skip` bytes on.
-    ///
-    /// # Errors
-    /// [`QueueError::Buffer`] when there is less room.
-    pub fn write(&self, memory: &GuestRam, skip: u64, data: &[u8]) -> Result<(), QueueError> {
-        let mut done = 0;
-        for slice in Pieces::new(&self.writable, skip, data.len() as u64) {
-            let end = done + slice.bytes as usize;
-            memory.write_slice(&data[done..end], slice.address).map_err(|_| QueueError::Buffer)?;
-            done = end;
-        }
-        if done == data.len() { Ok(()) } else { Err(QueueError::Buffer) }
-    }
-
-    /// The parts of readable buffers that cover the bytes from `skip` on, at most `limit` of them.
-    pub fn readable_pieces(&self, skip: u64, limit: u64) -> impl Iterator<Item = Buffer> {
-        Pieces::new(&self.readable, skip, limit)
-    }
-
-    /// The parts of writable buffers that cover the bytes from `skip` on, at most `limit` of them.
-    pub fn writable_pieces(&self, skip: u64, limit: u64) -> impl Iterator<Item = Buffer> {
-        Pieces::new(&self.writable, skip, limit)
-    }
-
-    /// The readable bytes from `skip` on, at most `limit` of them, as guest memory for a system call; added to `slices`.
-    ///
-    /// # Errors
-    /// Never for a chain that [`Queue::pop`] gave.
-    pub fn readable_slices<'m>(
-        &self,
-        memory: &'m GuestRam,
-        skip: u64,
-        limit: u64,
-        slices: &mut Vec<VolatileSlice<'m>>,
-    ) -> Result<(), QueueError> {
-        gather(memory, Pieces::new(&self.readable, skip, limit), slices)
-    }
-
-    /// The writable bytes from `skip` on, at most `limit` of them, as guest memory for a system call; added to `slices`.
-    ///
-    /// # Errors
-    /// Never for a chain that [`Queue::pop`] gave.
-    pub fn writable_slices<'m>(
-        &self,
-        memory: &'m GuestRam,
-        skip: u64,
-        limit: u64,
-        slices: &mut Vec<VolatileSlice<'m>>,
-    ) -> Result<(), QueueError> {
-        gather(memory, Pieces::new(&self.writable, skip, limit), slices)
-    }
-
-    fn clear(&mut self, head: u16) {
-        self.head = head;
-        self.readable.clear();
-        self.writable.clear();
-    }
-}
-
-fn total(buffers: &[Buffer]) -> u64 {
-    buffers.iter().map(|buffer| u64::from(buffer.bytes)).sum()
-}
-
-fn gather<'m>(memory: &'m GuestRam, pieces: Pieces<'_>, slices: &mut Vec<VolatileSlice<'m>>) -> Result<(), QueueError> {
-    for piece in pieces {
-        slices.push(memory.get_slice(piece.address, piece.bytes as usize).map_err(|_| QueueError::Buffer)?);
-    }
-    Ok(())
-}
-
-/// The parts of buffers that a range of their bytes covers.
-struct Pieces<'a> {
-    buffers: std::slice::Iter<'a, Buffer>,
-    skip: u64,
-    left: u64,
-}
-
-impl<'a> Pieces<'a> {
-    fn new(buffers: &'a [Buffer], skip: u64, left: u64) -> Self {
-        Self { buffers: buffers.iter(), skip, left }
-    }
-}
-
-impl Iterator for Pieces<'_> {
-    type Item = Buffer;
-
-    fn next(&mut self) -> Option<Buffer> {
-        while self.left > 0 {
-            let buffer = self.buffers.next()?;
-            let bytes = u64::from(buffer.bytes);
-            if self.skip >= bytes {
-                self.skip -= bytes;
-                continue;
-            }
-            let taken = (bytes - self.skip).min(self.left);
-            let address = GuestAddress(buffer.address.0 + self.skip);
-            self.skip = 0;
-            self.left -= taken;
-            return Some(Buffer { address, bytes: taken as u32 });
-        }
-        None
-    }
-}
-
 /// One queue of an active device, or the registers of one that is being set up.
 pub struct Queue {
     ring: Ring,
@@ -207,13 +44,15 @@ pub struct Queue {
     turn: u32,
     /// The device saw the end of the queue since notifications were last turned on.
     drained: bool,
+    /// Somebody outside has it.
+    outside: bool,
 }
 
 impl Queue {
     /// A queue that is not set up. `size_max` is a power of two that the device chose.
     pub(super) fn new(size_max: u16) -> Self {
         let ring = Ring::new(size_max).expect("devices choose sizes that are powers of two");
-        Self { ring, signalled: Wrapping(0), turn: 0, drained: false }
+        Self { ring, signalled: Wrapping(0), turn: 0, drained: false, outside: false }
     }
 
     /// Whether the driver set the queue up.
@@ -232,39 +71,28 @@ impl Queue {
     /// # Errors
     /// When the driver broke the rules.
     pub fn pop(&mut self, memory: &GuestRam, chain: &mut Chain) -> Result<bool, QueueError> {
-        if !self.ring.ready() || self.turn == 0 {
+        if !self.ring.ready() || self.outside || self.turn == 0 {
             return Ok(false);
         }
         let mut heads = self.ring.iter(memory).map_err(|_| QueueError::Ring)?;
-        let Some(mut descriptors) = heads.next() else {
+        let Some(head) = heads.next().map(|descriptors| descriptors.head_index()) else {
             self.drained = true;
             return Ok(false);
         };
         self.turn -= 1;
-        chain.clear(descriptors.head_index());
-        let mut ends = false;
-        let mut count = 0;
-        for descriptor in descriptors.by_ref() {
-            count += 1;
-            if count > CHAIN_DESCRIPTORS_MAX {
-                return Err(QueueError::Chain);
-            }
-            ends = !descriptor.has_next();
-            let buffer = Buffer { address: descriptor.addr(), bytes: descriptor.len() };
-            if buffer.bytes == 0 {
-                continue;
-            }
-            // A buffer in two regions would lie across the hole, where there is nothing.
-            memory.get_slice(buffer.address, buffer.bytes as usize).map_err(|_| QueueError::Buffer)?;
-            if descriptor.is_write_only() {
-                chain.writable.push(buffer);
-            } else if chain.writable.is_empty() {
-                chain.readable.push(buffer);
-            } else {
-                return Err(QueueError::Order);
-            }
+        self.take(memory, head, chain)?;
+        Ok(true)
+    }
+
+    /// Takes a chain once more that came before and was not given back.
+    ///
+    /// # Errors
+    /// When it breaks the rules, which also a driver can bring about that changes it meanwhile, or the queue is not set up.
+    pub fn take(&self, memory: &GuestRam, head: u16, chain: &mut Chain) -> Result<(), QueueError> {
+        if !self.ring.ready() || self.outside {
+            return Err(QueueError::Ring);
         }
-        if ends { Ok(true) } else { Err(QueueError::Chain) }
+        chain.read_from(memory, self.ring.desc_table(), self.ring.size(), head)
     }
 
     /// Puts the last chain back, for a device that cannot serve it now and will come back by an event of its own.
@@ -404,6 +232,26 @@ impl Queue {
         *self = Self::new(self.size_max());
     }
 
+    /// Whether somebody outside has the queue.
+    pub(super) fn is_outside(&self) -> bool {
+        self.outside
+    }
+
+    /// Somebody outside has it from now on.
+    pub(super) fn leave(&mut self) {
+        self.outside = true;
+    }
+
+    /// Goes on where somebody outside left it. What they gave back they have told the driver.
+    pub(super) fn come_back(&mut self, memory: &GuestRam, next_available: u16) -> Result<(), QueueError> {
+        self.outside = false;
+        let used = self.ring.used_idx(memory, Ordering::Acquire).map_err(|_| QueueError::Ring)?;
+        self.ring.set_next_avail(next_available);
+        self.ring.set_next_used(used.0);
+        self.signalled = used;
+        Ok(())
+    }
+
     /// What to keep of the queue.
     pub(super) fn state(&self) -> QueueState {
         self.ring.state()
@@ -413,7 +261,7 @@ impl Queue {
     pub(super) fn from_state(state: QueueState, memory: &GuestRam) -> Option<Self> {
         let ready = state.ready;
         let ring = Ring::try_from(state).ok()?;
-        let mut queue = Self { signalled: Wrapping(ring.next_used()), ring, turn: 0, drained: false };
+        let mut queue = Self { signalled: Wrapping(ring.next_used()), ring, turn: 0, drained: false, outside: false };
         queue.set_ready(memory, ready);
         (queue.is_ready() == ready).then_some(queue)
     }

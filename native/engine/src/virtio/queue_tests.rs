@@ -1,10 +1,12 @@
 //! Queues without a device: counters that wrap, batches, pieces of chains, and when an interrupt is wanted.
 
-use super::queue::{Buffer, Chain, Queue, QueueError};
-use super::{FEATURE_EVENT_INDEX, GuestRam};
+use super::queue::{Queue, QueueError};
+use super::testing::{Dice, rounds};
+use super::{Buffer, Chain, FEATURE_EVENT_INDEX, GuestRam};
 use std::sync::atomic::Ordering;
-use virtio_queue::QueueState;
-use vm_memory::{Bytes, GuestAddress};
+use virtio_queue::desc::split::Descriptor as SplitDescriptor;
+use virtio_queue::{QueueOwnedT, QueueState};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
 
 const SIZE: u16 = 8;
 const DESCRIPTORS: u64 = 0x1000;
@@ -16,8 +18,17 @@ fn memory() -> GuestRam {
     GuestRam::from_ranges(&[(GuestAddress(0), 0x1_0000)]).expect("memory")
 }
 
-/// A queue that has gone so far, with features.
+/// A queue that has gone so far, with features, and nothing in it.
 fn queue(memory: &GuestRam, position: u16, features: u64) -> Queue {
+    memory.write_obj(position, GuestAddress(AVAILABLE + 2)).expect("a ring");
+    memory.write_obj(position, GuestAddress(USED + 2)).expect("a ring");
+    let mut queue = queue_at(memory, position);
+    queue.start(features);
+    queue
+}
+
+/// The same, with whatever the driver has offered.
+fn queue_at(memory: &GuestRam, position: u16) -> Queue {
     let state = QueueState {
         max_size: SIZE,
         size: SIZE,
@@ -29,10 +40,7 @@ fn queue(memory: &GuestRam, position: u16, features: u64) -> Queue {
         avail_ring: AVAILABLE,
         used_ring: USED,
     };
-    memory.write_obj(position, GuestAddress(AVAILABLE + 2)).expect("a ring");
-    memory.write_obj(position, GuestAddress(USED + 2)).expect("a ring");
     let mut queue = Queue::from_state(state, memory).expect("a state that can be");
-    queue.start(features);
     queue.begin_turn();
     queue
 }
@@ -120,7 +128,7 @@ fn pieces_cover_exactly_what_is_asked_for() {
     assert_eq!(chain.readable_bytes(), 21);
     let pieces = |skip, limit| -> Vec<(u64, u32)> {
         let relative = |buffer: Buffer| (buffer.address.0 - BUFFER, buffer.bytes);
-        chain.readable_pieces(skip, limit).map(relative).collect()
+        chain.readable().pieces(skip, limit).map(relative).collect()
     };
     assert_eq!(pieces(0, u64::MAX), [(0, 5), (0x100, 7), (0x300, 9)], "an empty buffer is none");
     assert_eq!(pieces(4, 2), [(4, 1), (0x100, 1)]);
@@ -152,6 +160,49 @@ fn what_was_put_back_comes_again_and_a_turn_ends() {
     assert!(queue.turn_is_over() && !queue.is_drained());
     queue.begin_turn();
     assert_eq!(queue.pop(&memory, &mut chain), Ok(true));
+}
+
+#[test]
+fn chains_are_those_that_the_rings_of_the_library_know() {
+    let memory = memory();
+    let mut dice = Dice::new(12);
+    let (mut chain, mut good) = (Chain::default(), 0);
+    for _ in 0..rounds(20_000) {
+        // Tables in the queue and behind it, of descriptors that often lead on.
+        for index in 0..2 * u64::from(SIZE) {
+            let flags = [0, 1, 1, 2, 3, 4, 5, 7][dice.below(8) as usize];
+            let address = if dice.one_in(16) { dice.below(0x1_1000) } else { DESCRIPTORS + dice.below(16) * 16 };
+            let bytes = [0, 1, 16, 64, 128, 130, 1 << 20, u32::MAX][dice.below(8) as usize];
+            let entry = SplitDescriptor::new(address, bytes, flags, dice.below(10) as u16);
+            memory.write_obj(entry, GuestAddress(DESCRIPTORS + index * 16)).expect("a table");
+        }
+        let head = dice.below(9) as u16;
+        offer(&memory, 0, head);
+        let mut queue = queue_at(&memory, 0);
+        let mut ends = false;
+        let mut expected = [Vec::new(), Vec::new()];
+        let mut is_good = true;
+        let mut rings = virtio_queue::Queue::try_from(queue.state()).expect("rings");
+        for descriptor in rings.iter(&memory).expect("heads").next().expect("a chain") {
+            ends = !descriptor.has_next();
+            let (address, bytes) = (descriptor.addr(), descriptor.len());
+            if bytes > 0 {
+                is_good &= memory.get_slice(address, bytes as usize).is_ok();
+                is_good &= descriptor.is_write_only() || expected[1].is_empty();
+                expected[usize::from(descriptor.is_write_only())].push(Buffer { address, bytes });
+            }
+        }
+        let popped = queue.pop(&memory, &mut chain);
+        assert_eq!(popped.is_ok(), is_good && ends, "{popped:?}");
+        if popped.is_ok() {
+            good += 1;
+            assert_eq!([chain.readable().to_vec(), chain.writable().to_vec()], expected);
+            queue.take(&memory, head, &mut chain).expect("once more");
+            assert_eq!([chain.readable().to_vec(), chain.writable().to_vec()], expected);
+        }
+    }
+    assert!(good > 1000, "{good}");
+    assert_eq!(Queue::new(SIZE).take(&memory, 0, &mut chain), Err(QueueError::Ring), "it was never set up");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One thread per virtual machine that waits for the descriptors of all devices, and the barrier that stops it. It sleeps
 //! in one call without a timeout: an idle machine causes no wake-up.
 
-use fluxvm_sys::threads::with_signals_blocked;
+use fluxvm_sys::threads::{STACK_BYTES, with_signals_blocked};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,6 +15,8 @@ use vmm_sys_util::eventfd::EventFd;
 const EVENTS_AT_ONCE: usize = 64;
 /// The slot of the reactor's own wake-up; no handler has it.
 const OWN_SLOT: u32 = u32::MAX;
+/// A wait without an end.
+const FOR_EVER: i32 = -1;
 
 /// What a descriptor is watched for, level triggered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +111,14 @@ impl Events {
         self.control(ControlOperation::Add, descriptor, token, interest)
     }
 
+    /// Watches an event: whoever watches is told once for each time that it is written, and need not read it.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub fn watch_writes(&self, event: &EventFd, token: u32) -> io::Result<()> {
+        self.add(ControlOperation::Add, event, token, EventSet::IN | EventSet::EDGE_TRIGGERED)
+    }
+
     /// Changes what a watched descriptor is watched for.
     ///
     /// # Errors
@@ -132,8 +142,18 @@ impl Events {
         token: u32,
         interest: Interest,
     ) -> io::Result<()> {
+        self.add(operation, descriptor, token, interest.events())
+    }
+
+    fn add(
+        &self,
+        operation: ControlOperation,
+        descriptor: &impl AsRawFd,
+        token: u32,
+        events: EventSet,
+    ) -> io::Result<()> {
         let data = u64::from(self.slot) << 32 | u64::from(token);
-        self.epoll.ctl(operation, descriptor.as_raw_fd(), EpollEvent::new(interest.events(), data))
+        self.epoll.ctl(operation, descriptor.as_raw_fd(), EpollEvent::new(events, data))
     }
 }
 
@@ -152,6 +172,8 @@ struct Shared {
     phase: Mutex<(Phase, Option<String>)>,
     changed: Condvar,
     handlers: Mutex<Vec<Arc<dyn EventHandler>>>,
+    /// Told when the thread ends before it is to.
+    broken: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     wake: EventFd,
     epoll: Arc<Epoll>,
 }
@@ -168,19 +190,36 @@ impl Reactor {
     /// # Errors
     /// When the host has no descriptors or threads left.
     pub fn start(name: &str) -> io::Result<Self> {
-        let epoll = Arc::new(Epoll::new()?);
-        let wake = EventFd::new(rustix::event::EventfdFlags::CLOEXEC.bits() as i32)?;
-        Events { epoll: epoll.clone(), slot: OWN_SLOT }.watch(&wake, 0, Interest::READ)?;
-        let shared = Arc::new(Shared {
-            phase: Mutex::new((Phase::Running, None)),
-            changed: Condvar::new(),
-            handlers: Mutex::new(Vec::new()),
-            wake,
-            epoll,
-        });
+        let shared = Shared::new(Phase::Running)?;
         let served = shared.clone();
-        let thread = with_signals_blocked(|| Builder::new().name(name.to_owned()).spawn(move || served.run()))?;
+        let thread = with_signals_blocked(|| {
+            Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(move || served.run())
+        })?;
         Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// A reactor without a thread, for who wants to decide when devices are served: it serves them in [`Self::turn`]
+    /// only, and has no barrier.
+    ///
+    /// # Errors
+    /// When the host has no descriptors left.
+    pub fn threadless() -> io::Result<Self> {
+        Ok(Self { shared: Shared::new(Phase::Gone)?, thread: None })
+    }
+
+    /// Serves on the calling thread what is ready now, or becomes ready within so many milliseconds, and returns how many
+    /// events that were.
+    ///
+    /// # Errors
+    /// What the kernel says to the wait.
+    pub fn turn(&self, wait_ms: u16) -> io::Result<usize> {
+        self.shared.serve(i32::from(wait_ms), &mut [EpollEvent::default(); EVENTS_AT_ONCE])
+    }
+
+    /// Has `told` called, on the thread itself, when the thread ends by a panic of a handler or because it cannot wait any
+    /// more: a guest whose devices are served by nobody would wait for them for ever.
+    pub fn when_broken(&self, told: impl FnOnce() + Send + 'static) {
+        *locked(&self.shared.broken) = Some(Box::new(told));
     }
 
     /// Adds a handler, which `make` builds around its events.
@@ -247,31 +286,40 @@ impl Drop for Reactor {
 }
 
 impl Shared {
+    fn new(phase: Phase) -> io::Result<Arc<Self>> {
+        let epoll = Arc::new(Epoll::new()?);
+        let wake = EventFd::new(rustix::event::EventfdFlags::CLOEXEC.bits() as i32)?;
+        Events { epoll: epoll.clone(), slot: OWN_SLOT }.watch(&wake, 0, Interest::READ)?;
+        let (phase, handlers) = (Mutex::new((phase, None)), Mutex::new(Vec::new()));
+        let broken = Mutex::new(None);
+        Ok(Arc::new(Self { phase, changed: Condvar::new(), handlers, broken, wake, epoll }))
+    }
+
     fn run(&self) {
         // Also when a handler panics: nobody may wait for a thread that is gone.
         let _ending = Ending(self);
         let mut events = vec![EpollEvent::default(); EVENTS_AT_ONCE];
-        loop {
-            let count = match self.epoll.wait(-1, &mut events) {
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => break,
-            };
-            for event in &events[..count] {
-                let slot = (event.data() >> 32) as u32;
-                if slot == OWN_SLOT {
-                    let _ = self.wake.read();
-                    continue;
-                }
-                let handler = locked(&self.handlers).get(slot as usize).cloned();
-                if let Some(handler) = handler {
-                    handler.handle(event.data() as u32, Readiness::from(event.event_set()));
-                }
+        while self.serve(FOR_EVER, &mut events).is_ok() && self.obey() {}
+    }
+
+    /// Waits for events and calls their handlers.
+    fn serve(&self, wait_ms: i32, events: &mut [EpollEvent]) -> io::Result<usize> {
+        let count = match self.epoll.wait(wait_ms, events) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            result => result?,
+        };
+        for event in &events[..count] {
+            let slot = (event.data() >> 32) as u32;
+            if slot == OWN_SLOT {
+                let _ = self.wake.read();
+                continue;
             }
-            if !self.obey() {
-                break;
+            let handler = locked(&self.handlers).get(slot as usize).cloned();
+            if let Some(handler) = handler {
+                handler.handle(event.data() as u32, Readiness::from(event.event_set()));
             }
         }
+        Ok(count)
     }
 
     /// Stops when asked to, and tells whether to go on.
@@ -311,8 +359,12 @@ struct Ending<'a>(&'a Shared);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        locked(&self.0.phase).0 = Phase::Gone;
+        let before = std::mem::replace(&mut locked(&self.0.phase).0, Phase::Gone);
         self.0.changed.notify_all();
+        let told = locked(&self.0.broken).take().filter(|_| before != Phase::Gone);
+        if let Some(told) = told {
+            told();
+        }
     }
 }
 

@@ -149,20 +149,28 @@ impl EventHandler for Defect {
 }
 
 #[test]
-fn nobody_waits_for_a_thread_that_died() {
+fn nobody_waits_for_a_thread_that_died_and_somebody_is_told() {
     let reactor = Reactor::start("test").expect("a reactor");
+    let told = Arc::new(AtomicBool::new(false));
+    let tell = Arc::clone(&told);
+    reactor.when_broken(move || tell.store(true, Ordering::SeqCst));
     reactor.register(|_| Ok::<_, io::Error>(Arc::new(Defect))).expect("registered");
     let began = Instant::now();
     assert!(matches!(reactor.quiesce(PATIENCE), Err(ReactorError::Stopped)));
     assert!(matches!(reactor.quiesce(PATIENCE), Err(ReactorError::Stopped)));
     assert!(began.elapsed() < PATIENCE);
+    until(|| told.load(Ordering::SeqCst));
 }
 
 #[test]
-fn it_ends_also_while_it_stands_still() {
+fn it_ends_also_while_it_stands_still_and_nobody_is_told() {
     let reactor = Reactor::start("test").expect("a reactor");
+    let told = Arc::new(AtomicBool::new(false));
+    let tell = Arc::clone(&told);
+    reactor.when_broken(move || tell.store(true, Ordering::SeqCst));
     reactor.quiesce(PATIENCE).expect("still");
     drop(reactor);
+    assert!(!told.load(Ordering::SeqCst));
 }
 
 /// How often a thread of this process was put to sleep by itself, by its name.
@@ -191,4 +199,15 @@ fn an_idle_machine_is_not_woken() {
     assert!(before > 0, "the thread is found");
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(switches("idle-reactor"), before);
+}
+
+#[test]
+fn without_a_thread_events_are_served_in_turns_and_there_is_no_barrier() {
+    let reactor = Reactor::threadless().expect("a reactor");
+    let (counter, mut far, _events) = counter(&reactor);
+    far.write_all(b"x").expect("room");
+    assert_eq!(counter.bytes.load(Ordering::SeqCst), 0);
+    assert_eq!(reactor.turn(0).expect("a turn"), 1);
+    assert_eq!((counter.bytes.load(Ordering::SeqCst), reactor.turn(0).expect("a turn")), (1, 0));
+    assert!(matches!(reactor.quiesce(PATIENCE), Err(ReactorError::Stopped)));
 }

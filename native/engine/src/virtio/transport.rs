@@ -1,10 +1,10 @@
 //! The registers of one virtio-mmio device, and the calls into it. Whoever calls, a virtual CPU or the reactor, holds the
 //! device alone; after each call the queues are settled: notifications turned on or off, and the guest interrupted.
 
-use super::device::{DeviceContext, DeviceError, VirtioDevice};
+use super::device::{DeviceContext, DeviceError, QUEUE_TOKENS, VirtioDevice};
 use super::persist;
 use super::queue::Queue;
-use super::reactor::{EventHandler, Events, Interest, Reactor, Readiness};
+use super::reactor::{EventHandler, Events, Reactor, Readiness};
 use super::state::{StateError, StateReader, StateWriter};
 use super::status::{self, FAILED, NEEDS_RESET, Step};
 use super::{FEATURE_EVENT_INDEX, FEATURE_INDIRECT_DESCRIPTORS, FEATURE_VERSION_1, GuestRam, Interrupt};
@@ -19,6 +19,9 @@ pub const MMIO_BYTES: u64 = 0x200;
 /// Where the driver writes the number of a queue to notify; the place for `KVM_IOEVENTFD`.
 pub const QUEUE_NOTIFY: u64 = register::VIRTIO_MMIO_QUEUE_NOTIFY as u64;
 
+/// Where the driver acknowledges an interrupt.
+pub const INTERRUPT_ACKNOWLEDGE: u64 = register::VIRTIO_MMIO_INTERRUPT_ACK as u64;
+
 /// "virt", little endian.
 const MAGIC: u32 = 0x7472_6976;
 const VERSION: u32 = 2;
@@ -29,12 +32,9 @@ const CONFIGURATION: u64 = register::VIRTIO_MMIO_CONFIG as u64;
 const SHARED_MEMORY: std::ops::RangeInclusive<u64> = 0xB0..=0xBC;
 const CONFIGURATION_ACCESS_BYTES_MAX: usize = 8;
 
-/// Events with tokens from here on are notifications of queues.
-const QUEUE_TOKENS: u32 = 0x8000_0000;
-
 /// A device in its window of guest addresses.
 pub struct VirtioMmio {
-    notify: Vec<EventFd>,
+    notify: Arc<[EventFd]>,
     inner: Mutex<Inner>,
 }
 
@@ -46,6 +46,7 @@ pub(super) struct Inner {
     pub(super) status: u32,
     pub(super) features: u64,
     pub(super) selected: Selected,
+    notify: Arc<[EventFd]>,
     events: Events,
     active: bool,
     fault: Option<String>,
@@ -74,8 +75,9 @@ impl VirtioMmio {
             let queues: Vec<Queue> = device.queue_sizes().iter().map(|size| Queue::new(*size)).collect();
             let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
             let notify = queues.iter().map(|_| EventFd::new(flags.bits() as i32)).collect::<io::Result<Vec<_>>>()?;
+            let notify: Arc<[EventFd]> = notify.into();
             for (queue, event) in notify.iter().enumerate() {
-                events.watch(event, QUEUE_TOKENS + queue as u32, Interest::READ)?;
+                events.watch_writes(event, QUEUE_TOKENS + queue as u32)?;
             }
             let inner = Inner {
                 device,
@@ -85,6 +87,7 @@ impl VirtioMmio {
                 status: 0,
                 features: 0,
                 selected: Selected::default(),
+                notify: Arc::clone(&notify),
                 events,
                 active: false,
                 fault: None,
@@ -158,6 +161,9 @@ impl VirtioMmio {
     }
 
     fn process_queue(&self, inner: &mut Inner, queue: usize) {
+        if inner.queues[queue].is_outside() {
+            return;
+        }
         self.call(inner, |device, context| {
             context.queues[queue].disable_notification(context.memory)?;
             device.process_queue(context, queue)
@@ -174,7 +180,7 @@ impl VirtioMmio {
             return;
         }
         inner.call(action);
-        for (queue, event) in inner.queues.iter().zip(&self.notify) {
+        for (queue, event) in inner.queues.iter().zip(self.notify.iter()) {
             if queue.is_ready() && queue.turn_is_over() {
                 let _ = event.write(1);
             }
@@ -186,8 +192,7 @@ impl EventHandler for VirtioMmio {
     fn handle(&self, token: u32, readiness: Readiness) {
         let mut inner = self.lock();
         let queue = token.wrapping_sub(QUEUE_TOKENS) as usize;
-        if let Some(event) = self.notify.get(queue) {
-            let _ = event.read();
+        if queue < self.notify.len() {
             self.process_queue(&mut inner, queue);
         } else {
             self.call(&mut inner, |device, context| device.process_event(context, token, readiness));
@@ -201,8 +206,12 @@ impl EventHandler for VirtioMmio {
         }
         // What is still available waits: nothing new begins when I/O that ends here is given back.
         inner.queues.iter_mut().for_each(Queue::end_turn);
-        inner.with_device(|device, context| device.quiesce(context)).map_err(|error| error.to_string())?;
-        inner.settle();
+        match inner.with_device(|device, context| device.quiesce(context)) {
+            Ok(()) => inner.settle(),
+            Err(error @ DeviceError::Host(_)) => return Err(error.to_string()),
+            // A driver that broke the rules does not keep its machine from resting.
+            Err(error) => inner.break_down(&error),
+        }
         Ok(())
     }
 
@@ -235,6 +244,7 @@ impl Inner {
             features: self.features,
             events: &self.events,
             interrupt: &self.interrupt,
+            notify: &self.notify,
         };
         action(self.device.as_mut(), &mut context)
     }
@@ -248,10 +258,13 @@ impl Inner {
             }
         }
         let memory = self.memory.clone();
-        let wanted = self.queues.iter_mut().filter(|queue| queue.is_ready()).try_fold(false, |wanted, queue| {
-            // Each queue remembers that it was asked, so that all of them are.
-            queue.takes_interrupt(&memory).map(|takes| wanted | takes)
-        });
+        let wanted = self.queues.iter_mut().filter(|queue| queue.is_ready() && !queue.is_outside()).try_fold(
+            false,
+            |wanted, queue| {
+                // Each queue remembers that it was asked, so that all of them are.
+                queue.takes_interrupt(&memory).map(|takes| wanted | takes)
+            },
+        );
         match wanted {
             Ok(true) => drop(self.interrupt.queues_used()),
             Ok(false) => (),
@@ -271,7 +284,19 @@ impl Inner {
     fn break_down(&mut self, error: &DeviceError) {
         self.fault.get_or_insert_with(|| error.to_string());
         self.status |= NEEDS_RESET;
+        // Nobody looks at what it watches any more, so that the reactor would be told of it for ever.
+        self.deactivate();
         let _ = self.interrupt.configuration_changed();
+    }
+
+    fn deactivate(&mut self) {
+        if std::mem::take(&mut self.active) {
+            self.reset_device();
+        }
+    }
+
+    pub(super) fn reset_device(&mut self) {
+        self.with_device(|device, context| device.reset(context));
     }
 
     /// Starts the device with what the driver set up.
@@ -286,9 +311,7 @@ impl Inner {
 
     /// Back to what a new device is.
     pub(super) fn reset(&mut self) {
-        if std::mem::take(&mut self.active) {
-            self.with_device(|device, context| device.reset(context));
-        }
+        self.deactivate();
         self.queues.iter_mut().for_each(Queue::reset);
         self.interrupt.restore(0, self.interrupt.generation());
         self.status = 0;

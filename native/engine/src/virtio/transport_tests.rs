@@ -1,8 +1,14 @@
 //! The transport as a driver sees it: the way up, hostile registers, rings of every kind, interrupts, state.
 
 use super::testing::{Dice, EVENT_INDEX, Echo, PLAIN, Piece, TestGuest, rounds, torment};
-use super::{DeviceKind, FEATURE_EVENT_INDEX, FEATURE_VERSION_1, StateError};
+use super::{
+    DeviceContext, DeviceError, DeviceKind, EventHandler, FEATURE_EVENT_INDEX, FEATURE_VERSION_1, GuestRam, Interest,
+    QUEUE_NOTIFY, Reactor, StateError, StateReader, StateWriter, VirtioDevice, VirtioMmio,
+};
+use rustix::event::EventfdFlags;
+use std::sync::Arc;
 use vm_memory::{Bytes, GuestAddress};
+use vmm_sys_util::eventfd::EventFd;
 
 fn echo() -> Box<Echo> {
     Box::new(Echo::new())
@@ -267,6 +273,17 @@ fn the_state_goes_to_a_device_that_was_made_alike_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_guest_that_was_put_back_is_interrupted_though_nothing_waits() {
+    let mut guest = TestGuest::running(echo());
+    let data = guest.give(b"x");
+    // An interrupt that the guest had not taken yet is lost with its machine.
+    guest.request(0, &[data]);
+    let mut guest = guest.restored(echo());
+    guest.until("an interrupt", |guest| guest.interrupts() > 0);
+    assert_eq!(guest.get(0x60) & 1, 1);
+}
+
+#[test]
 fn nothing_new_begins_when_everything_comes_to_rest() {
     let mut guest = TestGuest::running(echo());
     let data = guest.give(b"x");
@@ -339,4 +356,86 @@ fn the_event_index_is_a_wish_of_the_driver() {
     assert_eq!(TestGuest::running_with(echo(), PLAIN).status(), 0xF);
     let guest = TestGuest::new(echo());
     assert_ne!(guest.offered() & FEATURE_EVENT_INDEX, 0);
+}
+
+/// A device that watches something that is always ready, and finds fault with its driver: with each request, or when it
+/// is to come to rest.
+struct Restless {
+    event: EventFd,
+    at_rest_only: bool,
+}
+
+impl VirtioDevice for Restless {
+    fn kind(&self) -> DeviceKind {
+        DeviceKind::Entropy
+    }
+
+    fn queue_sizes(&self) -> &[u16] {
+        &[8]
+    }
+
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn read_config(&self, _: u64, _: &mut [u8]) {}
+
+    fn activate(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
+        Ok(context.events.watch(&self.event, 0, Interest::READ)?)
+    }
+
+    fn reset(&mut self, context: &mut DeviceContext<'_>) {
+        context.events.unwatch(&self.event).expect("it was watched");
+    }
+
+    fn process_queue(&mut self, _: &mut DeviceContext<'_>, _: usize) -> Result<(), DeviceError> {
+        if self.at_rest_only { Ok(()) } else { Err(DeviceError::Driver("never right")) }
+    }
+
+    fn quiesce(&mut self, _: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
+        Err(DeviceError::Driver("never at rest"))
+    }
+
+    fn save(&self, _: &mut StateWriter) {}
+
+    fn load(&mut self, _: &mut StateReader<'_>) -> Result<(), StateError> {
+        Ok(())
+    }
+}
+
+/// Its transport, started by a driver.
+fn restless(reactor: &Reactor, at_rest_only: bool) -> Arc<VirtioMmio> {
+    let event = || EventFd::new(EventfdFlags::NONBLOCK.bits() as i32).expect("an event");
+    let device = Restless { event: event(), at_rest_only };
+    device.event.write(1).expect("ready");
+    let memory = Arc::new(GuestRam::from_ranges(&[(GuestAddress(0), 4096)]).expect("memory"));
+    let mmio = VirtioMmio::new(reactor, memory, Box::new(device), event()).expect("a transport");
+    for (offset, value) in [(0x70, 3_u32), (0x24, 1), (0x20, 1), (0x70, 0xB), (0x70, 0xF)] {
+        mmio.write(offset, &value.to_le_bytes());
+    }
+    assert!(mmio.fault().is_none());
+    mmio
+}
+
+#[test]
+fn a_device_that_broke_down_keeps_nobody_awake() {
+    let reactor = Reactor::threadless().expect("a reactor");
+    let mmio = restless(&reactor, false);
+    assert_eq!(reactor.turn(0).expect("a turn"), 1);
+    assert_eq!(reactor.turn(0).expect("a turn"), 1, "what is watched is always ready");
+    mmio.write(QUEUE_NOTIFY, &0_u32.to_le_bytes());
+    reactor.turn(0).expect("a turn");
+    assert_eq!(mmio.fault().as_deref(), Some("driver: never right"));
+    assert_eq!(reactor.turn(0).expect("a turn"), 0);
+    mmio.write(0x70, &0_u32.to_le_bytes());
+}
+
+#[test]
+fn a_driver_that_breaks_the_rules_does_not_keep_its_machine_from_resting() {
+    let reactor = Reactor::threadless().expect("a reactor");
+    let mmio = restless(&reactor, true);
+    assert_eq!(EventHandler::quiesce(&*mmio), Ok(()));
+    assert_eq!(mmio.fault().as_deref(), Some("driver: never at rest"));
+    EventHandler::resume(&*mmio);
+    assert_eq!(reactor.turn(0).expect("a turn"), 0);
 }

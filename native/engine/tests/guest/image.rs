@@ -1,11 +1,12 @@
 //! A guest of our own: ring 0, integers only, entered by PVH in 32-bit mode. The first letter of its command line says what
-//! it does; see the labels.
+//! it does; see the labels. Needs nothing but the standard library, so that it can be compiled alone.
 
 #![expect(bad_asm_style, reason = "an address as an immediate can be written only in the other syntax")]
 
 use std::arch::global_asm;
-use std::fs::File;
+use std::fs::{File, remove_file};
 use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const LOAD_ADDRESS: u64 = 0x10_0000;
 
@@ -55,6 +56,12 @@ fluxvm_guest_start:
     je memory
     cmp al, 'd'
     je driver
+    cmp al, 'g'
+    je generation
+    cmp al, 'a'
+    je accesses
+    cmp al, 'k'
+    je clock
 
 hello:
     mov edx, 0x3f8
@@ -86,6 +93,40 @@ count:
 1:  inc eax
     mov [0x50000], eax
     jmp 1b
+
+# Reads numbers from the configuration of the device in the first window, by turns one and eight by one instruction. Counts
+# them for as long as each is one more than the one before, else notes what came and what should have.
+accesses:
+    xor ebx, ebx
+1:  inc ebx
+    mov eax, [0xfeb00100]
+    cmp eax, ebx
+    jne 3f
+    mov esi, 0xfeb00100
+    mov edi, 0x63000
+    mov ecx, 8
+    rep movsd
+    mov esi, 0x63000
+    mov ecx, 8
+2:  inc ebx
+    lodsd
+    cmp eax, ebx
+    jne 3f
+    dec ecx
+    jne 2b
+    mov [0x50000], ebx
+    jmp 1b
+3:  mov [0x50024], eax
+    mov [0x50028], ebx
+    jmp idle
+
+# Has a clock of KVM's at 0x50040, and counts.
+clock:
+    mov ecx, 0x4b564d01
+    mov eax, 0x50041
+    xor edx, edx
+    wrmsr
+    jmp count
 
 # Prints the letter at 0x50020 whenever it changes.
 memory:
@@ -141,6 +182,24 @@ power_interrupt:
     mov al, 'p'
     out dx, al
     jmp off
+
+# Prints a letter for each interrupt of general events.
+generation:
+    address eax, generation_interrupt
+    mov ebx, 3
+    call take_interrupts
+    mov edx, 0x3f8
+    mov al, 'w'
+    out dx, al
+1:  sti
+    hlt
+    jmp 1b
+generation_interrupt:
+    mov edx, 0x3f8
+    mov al, 'g'
+    out dx, al
+    mov dword ptr [0xfee000b0], 0
+    return_from_interrupt
 
 # Draws 64 bytes from the source of randomness in the first window.
 virtio:
@@ -331,9 +390,7 @@ pub fn kernel() -> File {
     }
     image.extend_from_slice(b"Xen\0");
     image.extend_from_slice(&LOAD_ADDRESS.to_le_bytes());
-    let mut file = tempfile::tempfile().unwrap();
-    file.write_all(&image).unwrap();
-    file
+    file_of(&image)
 }
 
 /// A kernel of another kind: a bzImage whose 64-bit entry prints "6" and turns the machine off.
@@ -359,7 +416,16 @@ pub fn bz_image() -> File {
     image.resize(image.len() + ENTRY_OFFSET, 0);
     image.extend_from_slice(&CODE);
     image.resize(image.len().next_multiple_of(SECTOR_BYTES), 0xF4);
-    let mut file = tempfile::tempfile().unwrap();
-    file.write_all(&image).unwrap();
+    file_of(&image)
+}
+
+/// A file without a name.
+fn file_of(image: &[u8]) -> File {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("bare-guest-{}-{number}", std::process::id()));
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    remove_file(&path).unwrap();
+    file.write_all(image).unwrap();
     file
 }

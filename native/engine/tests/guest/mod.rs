@@ -1,5 +1,6 @@
 //! The harness that boots a guest of our own on the engine and looks at what it does.
 
+pub mod driver;
 pub mod image;
 
 use fluxvm_engine::machine::{Machine, MachineConfig};
@@ -52,9 +53,14 @@ impl Guest {
         Self::on_kvm(None, letter, vcpus, devices, file)
     }
 
+    /// The same in memory that is there already.
+    pub fn in_memory(letter: char, vcpus: u32, devices: Vec<Box<dyn VirtioDevice>>, ram: GuestRam) -> Self {
+        Self::make(None, image::kernel(), &letter.to_string(), vcpus, devices, ram)
+    }
+
     /// A machine with another kernel.
     pub fn with_kernel(kernel: File) -> Self {
-        Self::make(None, kernel, "", 1, vec![], ram_file())
+        Self::make(None, kernel, "", 1, vec![], guest_ram(ram_file()))
     }
 
     /// The same on a KVM that was opened before.
@@ -65,7 +71,7 @@ impl Guest {
         devices: Vec<Box<dyn VirtioDevice>>,
         file: File,
     ) -> Self {
-        Self::make(kvm, image::kernel(), &letter.to_string(), vcpus, devices, file)
+        Self::make(kvm, image::kernel(), &letter.to_string(), vcpus, devices, guest_ram(file))
     }
 
     fn make(
@@ -74,13 +80,13 @@ impl Guest {
         command_line: &str,
         vcpus: u32,
         devices: Vec<Box<dyn VirtioDevice>>,
-        file: File,
+        ram: GuestRam,
     ) -> Self {
         let (sender, ends) = channel();
         let output = Output::default();
         let config = MachineConfig {
             kvm,
-            ram: GuestRam::new(file, RAM_BYTES, Mapping::Shared).unwrap(),
+            ram,
             vcpus,
             kernel,
             initrd: None,
@@ -88,7 +94,8 @@ impl Guest {
             serial: Box::new(output.clone()),
             devices,
         };
-        Self { machine: Machine::new(config, sender).unwrap(), ends, output }
+        let ended = Arc::new(move |end| drop(sender.send(end)));
+        Self { machine: Machine::new(config, ended).unwrap(), ends, output }
     }
 
     /// What the guest has printed.
@@ -117,6 +124,11 @@ impl Guest {
     }
 }
 
+/// A file as RAM whose writes reach it.
+pub fn guest_ram(file: File) -> GuestRam {
+    GuestRam::new(file, RAM_BYTES, Mapping::Shared).unwrap()
+}
+
 /// An empty file of the right size.
 pub fn ram_file() -> File {
     let file = tempfile::tempfile().unwrap();
@@ -124,7 +136,8 @@ pub fn ram_file() -> File {
     file
 }
 
-fn wait(done: impl Fn() -> bool, what: impl Fn() -> String) {
+/// Waits until it is so; `what` says what is instead.
+pub fn wait(done: impl Fn() -> bool, what: impl Fn() -> String) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < PATIENCE, "{}", what());

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-static HANDLES: Handles = Handles::new();
+static HANDLES: Handles<OwnedFd> = Handles::new();
 
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 const RETRY_FIRST: Duration = Duration::from_millis(1);

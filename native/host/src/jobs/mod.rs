@@ -1,9 +1,11 @@
 //! What each job does, one file per noun. A job runs on a native thread and may wait in the kernel as long as it must.
 
+mod bpf;
 mod btrfs;
 mod files;
 mod kvm;
 mod mounts;
+mod network;
 mod tree;
 mod tree_copy;
 mod tree_measure;
@@ -12,7 +14,10 @@ mod tree_remove;
 mod tree_tests;
 mod vsock;
 
+use crate::bpf::{close, load_object, open_pin, pin_at};
 use crate::layout::{Job, Values};
+use fluxvm_libbpf::{can_load, has_tcx};
+use fluxvm_sys::grace::wait_for_readers;
 use rustix::io::Result;
 use std::thread::sleep;
 use std::time::Duration;
@@ -59,6 +64,100 @@ pub fn run(job: Job) -> Result<Values> {
         Job::TreeRemove { path } => Ok(values([u64::from(tree_remove::remove(&path)?)])),
         Job::KvmMeasure { instructions } => Ok(values([kvm::measure(instructions)?])),
         Job::VsockCidProbe { cid } => Ok(values([u64::from(vsock::cid_is_free(cid)?)])),
+        Job::WayMake {
+            namespace,
+            link,
+            inner,
+            bridge,
+            tap,
+            label,
+            group,
+            host_address,
+            inner_address,
+            guest_address,
+            bridge_address,
+            prefix_length,
+            owner,
+            queues,
+        } => {
+            let way = network::Way {
+                namespace,
+                link,
+                inner,
+                bridge,
+                tap,
+                label,
+                group,
+                host_address,
+                inner_address,
+                guest_address,
+                bridge_address,
+                prefix_length,
+                owner,
+                queues,
+            };
+            Ok(values([u64::from(network::make(way)?)]))
+        }
+        Job::WayRemove { namespace, link, label, group } => {
+            Ok(values([network::remove(&namespace, &link, &label, group)?]))
+        }
+        Job::LinkRaise { link, label } => network::raise(&link, &label).map(|()| values([])),
+        Job::LinkFacts { link, label } => network::facts(&link, &label).map(values),
+        Job::LinkGroup { link, group } => network::set_group(&link, group).map(|()| values([])),
+        Job::TapMake { link, label, group, bridge, owner, queues } => {
+            let new = network::Beside { link, label, group, lower: bridge };
+            Ok(values([u64::from(network::make_tap(&new, owner, queues)?)]))
+        }
+        Job::MacvtapMake { link, label, group, lower, mac } => {
+            let new = network::Beside { link, label, group, lower };
+            Ok(values([u64::from(network::make_macvtap(&new, mac)?)]))
+        }
+        Job::TapOpen { namespace, link, multiqueue } => {
+            Ok(values([u64::from(network::open_tap(&namespace, &link, multiqueue != 0)?.cast_unsigned())]))
+        }
+        Job::AddressProbe { address } => Ok(values([u64::from(network::has_address(address)?)])),
+        Job::BpfObjectLoad { object } => Ok(values([u64::from(load_object(object)?)])),
+        Job::BpfClose { handle } => close(handle).map(|()| values([])),
+        Job::BpfPin { handle, path } => pin_at(handle, &path).map(|()| values([])),
+        Job::BpfPinOpen { path } => open_pin(&path).map(|(handle, kind)| values([handle, kind].map(u64::from))),
+        Job::BpfMapCreate { name, kind, key_bytes, value_bytes, max_entries, flags } => {
+            let sizes = [key_bytes, value_bytes, max_entries];
+            Ok(values([u64::from(bpf::create_map(kind, &name, sizes, flags)?)]))
+        }
+        Job::BpfMapMemory { map } => Ok(values([bpf::map_memory(map)?])),
+        Job::BpfProgramById { id } => Ok(values([u64::from(bpf::program_by_id(id)?)])),
+        Job::BpfLinkAttach { program, interface_index, egress, first, revision } => {
+            Ok(values([u64::from(bpf::attach_link(program, interface_index, egress, first, revision)?)]))
+        }
+        Job::BpfLinkFacts { link } => bpf::link_facts(link).map(values),
+        Job::BpfLinkReplace { link, program } => bpf::replace_program(link, program).map(|()| values([])),
+        Job::BpfLinkDetach { link } => bpf::detach_link(link).map(|()| values([])),
+        Job::BpfTcxPrograms { interface_index, egress, program_id } => {
+            bpf::tcx_programs(interface_index, egress, program_id).map(values)
+        }
+        Job::BpfFilterAttach { program, interface_index, egress, priority, filter_handle, replace } => {
+            let place = bpf::filter(interface_index, egress, priority, filter_handle);
+            Ok(values([u64::from(bpf::attach_filter(place, program, replace)?)]))
+        }
+        Job::BpfFilterProgram { interface_index, egress, priority, filter_handle } => {
+            let place = bpf::filter(interface_index, egress, priority, filter_handle);
+            Ok(values([u64::from(place.program_id()?.unwrap_or(0))]))
+        }
+        Job::BpfFilterDetach { interface_index, egress, priority, filter_handle, program_id } => {
+            let place = bpf::filter(interface_index, egress, priority, filter_handle);
+            Ok(values([u64::from(place.detach(program_id)?)]))
+        }
+        Job::BpfXdpAttach { program, interface_index, generic } => {
+            bpf::attach_as_xdp(program, interface_index, generic).map(|()| values([]))
+        }
+        Job::BpfXdpProgram { interface_index } => bpf::xdp_facts(interface_index).map(values),
+        Job::BpfXdpDetach { interface_index, program_id } => {
+            Ok(values([u64::from(bpf::remove_xdp(interface_index, program_id)?)]))
+        }
+        Job::BpfRingOpen { map } => Ok(values([bpf::open_ring(map)?])),
+        Job::BpfProbeLoad {} => can_load().map(|()| values([])),
+        Job::BpfProbeTcx {} => Ok(values([u64::from(has_tcx()?)])),
+        Job::GracePeriod {} => wait_for_readers().map(|()| values([])),
         Job::TreeMeasure { path, entries_max } => {
             let size = tree_measure::measure(&path, entries_max)?;
             Ok(values([size.bytes, u64::from(size.entries)]))

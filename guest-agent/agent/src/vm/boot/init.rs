@@ -7,6 +7,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const HOSTNAME: &str = "/etc/hostname";
+/// What a root brings up its network cards with, if it has any use for them.
+const NETWORK: &str = "/etc/fluxvm/network";
+const NETWORK_WAIT: Duration = Duration::from_secs(6);
+/// Those that stand for hardware have a `device`.
+const INTERFACES: &str = "/sys/class/net";
 /// How long processes may take to end before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(5);
@@ -40,6 +45,7 @@ pub fn run() -> i32 {
     if let Err(error) = loopback::bring_up() {
         say(&format!("no loopback interface: {error}"));
     }
+    bring_up_network();
     let mut service = start_service();
     power_button::watch(|| signal(std::process::id() as libc::pid_t, libc::SIGPWR));
     loop {
@@ -108,6 +114,31 @@ fn start_service() -> libc::pid_t {
             0
         }
     }
+}
+
+/// A host that hears from the guest agent may count on the guest's addresses: the program ends when there are any, and is
+/// not waited for longer than `NETWORK_WAIT`. Without a card there is nothing to run.
+fn bring_up_network() {
+    if !has_network_card() {
+        return;
+    }
+    let mut command = Command::new(NETWORK);
+    // SAFETY: between fork and exec the closure makes one system call.
+    unsafe { command.pre_exec(unblock_signals) };
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        Err(error) => return say(&format!("{NETWORK}: {error}")),
+    };
+    let started = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && started.elapsed() < NETWORK_WAIT {
+        std::thread::sleep(POLL);
+    }
+}
+
+fn has_network_card() -> bool {
+    let Ok(interfaces) = std::fs::read_dir(INTERFACES) else { return false };
+    interfaces.flatten().any(|interface| interface.path().join("device").exists())
 }
 
 /// Takes every process that has ended; whether the one with this id was among them.

@@ -1,14 +1,15 @@
 //! ACPI tables: processors and interrupt controllers (MADT), power registers (FADT), and a DSDT that names every virtio
-//! device, which is how distribution kernels find them.
+//! device, which is how distribution kernels find them, and the generation of the machine.
 
+use super::devices::power::SLEEP_TYPE_OFF;
 use super::layout::{
-    ACPI_END, ACPI_PORT, ACPI_RSDP, IOAPIC, KEYBOARD_PORT, KEYBOARD_RESET, LAPIC, SCI_GSI, SERIAL_GSI, SERIAL_PORT,
-    VIRTIO_MMIO_BYTES, VirtioSlot,
+    ACPI_END, ACPI_PORT, ACPI_RSDP, EVENT_GSI, GENERATION, IOAPIC, KEYBOARD_PORT, KEYBOARD_RESET, LAPIC, SCI_GSI,
+    SERIAL_GSI, SERIAL_PORT, VIRTIO_MMIO_BYTES, VirtioSlot,
 };
-use crate::devices::power::SLEEP_TYPE_OFF;
 use crate::error::{Error, Result};
 use acpi_tables::aml::{
-    Device, EISAName, IO, Interrupt, Memory32Fixed, Name, ONE, Package, Path, ResourceTemplate, Scope, ZERO,
+    Device, EISAName, IO, Interrupt, Memory32Fixed, Method, Name, Notify, ONE, Package, Path, ResourceTemplate, Scope,
+    ZERO,
 };
 use acpi_tables::facs::FACS;
 use acpi_tables::madt::{EnabledStatus, IoApic, ProcessorLocalApic};
@@ -156,6 +157,7 @@ fn dsdt(devices: &[VirtioSlot]) -> Sdt {
     let mut bytes = Bytecode::default();
     off_state(&mut bytes);
     serial(&mut bytes);
+    generation(&mut bytes);
     for (number, slot) in devices.iter().enumerate() {
         virtio(&mut bytes, number, slot);
     }
@@ -181,6 +183,28 @@ fn serial(sink: &mut dyn AmlSink) {
     let settings = Name::new("_CRS".into(), &resources);
     let device = Device::new("COM1".into(), vec![&hardware_id, &unique_id, &settings]);
     Scope::new("_SB_".into(), vec![&device]).to_aml_bytes(sink);
+}
+
+/// Where the generation is, and a device for general events whose only one says that it is another. The names by which
+/// drivers know the first are those of the document that invented it; Linux knows the short one.
+fn generation(sink: &mut dyn AmlSink) {
+    const CHANGED: u8 = 0x80;
+    let (low, high) = (GENERATION.0 as u32, (GENERATION.0 >> 32) as u32);
+    let address = Package::new(vec![&low, &high]);
+    let (hardware_id, compatible) =
+        (Name::new("_HID".into(), &"VMGENCTR"), Name::new("_CID".into(), &"VM_Gen_Counter"));
+    let (description, place) = (Name::new("_DDN".into(), &"VM_Gen_Counter"), Name::new("ADDR".into(), &address));
+    let generation = Device::new("VGEN".into(), vec![&hardware_id, &compatible, &description, &place]);
+
+    let line = Interrupt::new(true, true, false, false, EVENT_GSI);
+    let resources = ResourceTemplate::new(vec![&line]);
+    let (hardware_id, unique_id) = (Name::new("_HID".into(), &"ACPI0013"), Name::new("_UID".into(), &ZERO));
+    let settings = Name::new("_CRS".into(), &resources);
+    let target = Path::new("\\_SB_.VGEN");
+    let notify = Notify::new(&target, &CHANGED);
+    let handler = Method::new("_EVT".into(), 1, true, vec![&notify]);
+    let events = Device::new("EVNT".into(), vec![&hardware_id, &unique_id, &settings, &handler]);
+    Scope::new("_SB_".into(), vec![&generation, &events]).to_aml_bytes(sink);
 }
 
 fn virtio(sink: &mut dyn AmlSink, number: usize, slot: &VirtioSlot) {
@@ -240,6 +264,9 @@ mod tests {
         assert_eq!((&madt[..4], sum(&madt), madt.len()), (&b"APIC"[..], 0, 44 + 32 * 8 + 12 + 10));
         let dsdt = table(&memory, word(&fadt, 140));
         assert_eq!((&dsdt[..4], sum(&dsdt)), (&b"DSDT"[..], 0));
+        for name in [&b"VMGENCTR"[..], b"ACPI0013", b"_EVT"] {
+            assert!(dsdt.windows(name.len()).any(|bytes| bytes == name), "{}", String::from_utf8_lossy(name));
+        }
         assert_eq!(dsdt.windows(8).filter(|bytes| bytes == b"LNRO0005").count(), VIRTIO_SLOTS);
         assert_eq!(&bytes(&memory, u64::from(u32::from_le_bytes(fadt[36..40].try_into().unwrap())), 4), b"FACS");
     }

@@ -44,7 +44,9 @@ pub const MP_TABLE: GuestAddress = GuestAddress(LOW_RAM_END);
 /// ACPI root pointer: within the range that kernels search.
 pub const ACPI_RSDP: GuestAddress = GuestAddress(0xE_0000);
 /// End of the room for ACPI tables.
-pub const ACPI_END: u64 = 0x10_0000;
+pub const ACPI_END: u64 = GENERATION.0;
+/// The generation of the machine, in a page of its own that no kernel uses as RAM.
+pub const GENERATION: GuestAddress = GuestAddress(0xF_F000);
 /// High memory, where kernels are loaded.
 pub const HIGH_RAM: GuestAddress = GuestAddress(MIB);
 
@@ -63,7 +65,9 @@ pub const KVM_TSS: usize = 0xFFFB_D000;
 
 /// Interrupt line of the first serial port.
 pub const SERIAL_GSI: u32 = 4;
-/// Interrupt line of ACPI events.
+/// Interrupt line of general ACPI events: that of a second serial port, which there is not.
+pub const EVENT_GSI: u32 = 3;
+/// Interrupt line of fixed ACPI events, such as the power button.
 pub const SCI_GSI: u32 = 9;
 /// Lines for virtio devices: what the ISA devices of a PC leave free.
 const VIRTIO_GSIS: [u32; 15] = [5, 6, 7, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23];
@@ -99,6 +103,10 @@ pub fn virtio_slot(index: usize) -> Result<VirtioSlot> {
     Ok(VirtioSlot { address: VIRTIO_MMIO + index as u64 * VIRTIO_MMIO_BYTES, gsi })
 }
 
+/// What a kernel is told whose caller says nothing: to print to the first serial port, to reset by the keyboard controller,
+/// to reset after a panic, and to mount the first disk.
+pub const DEFAULT_COMMAND_LINE: &str = "console=ttyS0 reboot=k panic=1 root=/dev/vda rw";
+
 /// The command line, which names the virtio devices only where the kernel will not read the ACPI tables that do.
 #[must_use]
 pub fn command_line(given: &str, devices: &[VirtioSlot]) -> String {
@@ -128,6 +136,17 @@ pub fn ram_regions(bytes: u64) -> Result<Vec<(GuestAddress, u64)>> {
         regions.push((GuestAddress(HOLE_END), bytes - below));
     }
     Ok(regions)
+}
+
+/// Images begin and end at such addresses: the large pages of the processor, which Linux maps them in.
+pub const IMAGE_ALIGNMENT_BYTES: u64 = 2 * MIB;
+/// What Linux adds to its memory at once.
+const IMAGE_PLACE_BYTES: u64 = 128 * MIB;
+
+/// The first place for an image above everything that ends there, RAM or another image.
+#[must_use]
+pub fn image_start(end: u64) -> u64 {
+    end.max(HOLE_END).next_multiple_of(IMAGE_PLACE_BYTES)
 }
 
 /// What a range of the memory map is to the guest's kernel; the numbers are those of e820 and of PVH.
@@ -195,7 +214,7 @@ mod tests {
         let slots: Vec<_> = (0..VIRTIO_SLOTS).map(|index| virtio_slot(index).unwrap()).collect();
         for (index, slot) in slots.iter().enumerate() {
             assert!(slot.address + VIRTIO_MMIO_BYTES <= u64::from(IOAPIC));
-            assert!(![0, 1, 2, SERIAL_GSI, 8, SCI_GSI].contains(&slot.gsi));
+            assert!(![0, 1, 2, EVENT_GSI, SERIAL_GSI, 8, SCI_GSI].contains(&slot.gsi));
             assert!(slots[index + 1..].iter().all(|other| other.gsi != slot.gsi && other.address != slot.address));
         }
         assert!(matches!(virtio_slot(VIRTIO_SLOTS), Err(Error::TooManyDevices)));

@@ -3,10 +3,13 @@
 pub mod acpi;
 pub mod boot;
 pub mod cpuid;
+mod devices;
 pub mod interrupts;
 pub mod layout;
 pub mod mp_table;
 pub mod msr;
+pub mod platform;
+pub mod processors;
 pub mod registers;
 pub mod state;
 mod tables;

@@ -19,16 +19,19 @@ const MSRS_MAX: u32 = 4096;
 const XSAVE_WORDS_MAX: u32 = 1 << 16;
 const CONTROLLERS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQCHIP_IOAPIC];
 
-/// Which model-specific registers belong to the state on this host.
+/// Which model-specific registers belong to the state of a vCPU on this host.
+pub struct RegisterList(Vec<u32>);
+
+/// Asks KVM which registers those are.
 ///
 /// # Errors
 /// [`Error::Kvm`].
-pub fn msr_indices(kvm: &Kvm) -> Result<Vec<u32>> {
+pub fn register_list(kvm: &Kvm) -> Result<RegisterList> {
     let list = kvm.get_msr_index_list().map_err(Error::kvm("to list model-specific registers"))?;
     let (last, mut indices): (Vec<_>, Vec<_>) = list.as_slice().iter().partition(|index| **index == TSC_DEADLINE);
     // The deadline makes sense only once the counter and the local interrupt controller are there.
     indices.extend(last);
-    Ok(indices)
+    Ok(RegisterList(indices))
 }
 
 /// The state of one vCPU.
@@ -50,7 +53,7 @@ impl VcpuState {
     ///
     /// # Errors
     /// [`Error::Kvm`].
-    pub fn read(vcpu: &GuestVcpu, msrs: &[u32]) -> Result<Self> {
+    pub fn read(vcpu: &GuestVcpu, list: &RegisterList) -> Result<Self> {
         let fd = vcpu.fd();
         // First: asking for it makes KVM take in what has come for a vCPU that waits.
         let run_state = fd.get_mp_state().map_err(Error::kvm("to read the run state"))?.mp_state;
@@ -65,7 +68,7 @@ impl VcpuState {
             // Some KVMs cannot tell; the guest then keeps the frequency of the host.
             tsc_khz: fd.get_tsc_khz().unwrap_or(0),
             xsave: vcpu.xsave().map_err(Error::errno("to read processor extensions"))?,
-            msrs: read_msrs(fd, msrs)?,
+            msrs: read_msrs(fd, &list.0)?,
         })
     }
 
@@ -86,10 +89,7 @@ impl VcpuState {
             fd.set_tsc_khz(self.tsc_khz).map_err(Error::kvm("the frequency of the time stamp counter"))?;
         }
         write_msrs(fd, &self.msrs)?;
-        fd.set_vcpu_events(&self.events).map_err(Error::kvm("pending events"))?;
-        // Tells the guest that it was stopped; refused when it does not use that clock.
-        let _ = fd.kvmclock_ctrl();
-        Ok(())
+        fd.set_vcpu_events(&self.events).map_err(Error::kvm("pending events"))
     }
 
     /// Adds the state as bytes.
@@ -135,6 +135,12 @@ impl VcpuState {
             (0..entries).map(|_| Ok((state.u32()?, state.u64()?))).collect::<std::result::Result<_, StateError>>()?;
         Ok(Self { registers, special, extended_control, debug, lapic, events, run_state, tsc_khz, xsave, msrs })
     }
+}
+
+/// Tells a guest that this vCPU was stopped for a while, so that it does not take the gap for a processor that hangs.
+pub fn tell_stopped(vcpu: &GuestVcpu) {
+    // Refused by a guest without that clock, which cannot be told.
+    let _ = vcpu.fd().kvmclock_ctrl();
 }
 
 fn read_msrs(vcpu: &VcpuFd, indices: &[u32]) -> Result<Vec<(u32, u64)>> {
@@ -232,4 +238,99 @@ fn object<T: FromBytes + IntoBytes + Immutable>(state: &mut StateReader<'_>) -> 
 
 fn count(state: &mut StateReader<'_>, max: u32) -> std::result::Result<u32, StateError> {
     state.u32().and_then(|count| if count <= max { Ok(count) } else { Err(StateError::Value("length of a list")) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::{cpuid::HostCpuid, interrupts};
+    use crate::memory::{GuestRam, Mapping};
+    use fluxvm_sys::guest_vm::GuestVm;
+    use std::sync::Arc;
+
+    const RAM_BYTES: u64 = 16 << 20;
+    const KERNEL_GS_BASE: u32 = 0xC000_0102;
+    /// Of the area of processor extensions: the first vector register, and which parts are in use.
+    const XMM0_WORD: usize = 160 / 4;
+    const IN_USE_WORD: usize = 512 / 4;
+    const SSE: u32 = 2;
+    /// Of a local interrupt controller.
+    const TASK_PRIORITY: usize = 0x80;
+    /// Of `kvm_irqchip`: the mask of the old controller, and the sixth line of the new one.
+    const MASK: usize = 8 + 2;
+    const SIXTH_LINE: std::ops::Range<usize> = 8 + 24 + 5 * 8..8 + 24 + 6 * 8;
+
+    /// A machine with a vCPU that has never run; nothing without a KVM.
+    fn machine() -> Option<(Arc<GuestVm>, GuestVcpu, RegisterList)> {
+        let Ok(kvm) = Kvm::new() else {
+            eprintln!("missing capability: /dev/kvm");
+            return None;
+        };
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(RAM_BYTES).unwrap();
+        let ram = GuestRam::new(file, RAM_BYTES, Mapping::Shared).unwrap();
+        let vm = Arc::new(GuestVm::new(kvm.create_vm().unwrap(), ram.whole().clone(), 1).unwrap());
+        interrupts::create(vm.fd()).unwrap();
+        let vcpu = vm.create_vcpu(0).unwrap();
+        HostCpuid::read(&kvm).unwrap().set(vcpu.fd(), 0, 1).unwrap();
+        Some((vm, vcpu, register_list(&kvm).unwrap()))
+    }
+
+    #[test]
+    fn every_part_of_a_vcpu_is_in_another_machine_as_it_was_saved() {
+        let (Some((_vm, vcpu, list)), Some((_other_vm, other, _))) = (machine(), machine()) else { return };
+        let mut state = VcpuState::read(&vcpu, &list).unwrap();
+        state.run_state = KVM_MP_STATE_HALTED;
+        (state.registers.rax, state.registers.r15) = (0x1122_3344_5566_7788, 0x99AA);
+        state.special.cr2 = 0x1234_5000;
+        // Elsewhere than after a reset, where KVM lets it run.
+        (state.special.cs.selector, state.special.cs.base) = (0x1000, 0x1_0000);
+        state.debug.db[1] = 0x5678_9000;
+        state.lapic.regs[TASK_PRIORITY] = 0x20;
+        state.events.nmi.masked = 1;
+        state.xsave[XMM0_WORD] = 0xABCD_EF01;
+        state.xsave[IN_USE_WORD] |= SSE;
+        state.extended_control.xcrs[0].value = 3;
+        let gs_base = state.msrs.iter_mut().find(|(index, _)| *index == KERNEL_GS_BASE).unwrap();
+        gs_base.1 = 0xFFFF_8000_0000_1000;
+
+        let mut bytes = StateWriter::new();
+        state.save(&mut bytes);
+        let bytes = bytes.finish();
+        let loaded = VcpuState::load(&mut StateReader::new(&bytes)).unwrap();
+        loaded.write(&other).unwrap();
+        let found = VcpuState::read(&other, &list).unwrap();
+        assert_eq!(found.run_state, KVM_MP_STATE_HALTED);
+        assert_eq!((found.registers.rax, found.registers.r15), (0x1122_3344_5566_7788, 0x99AA));
+        assert_eq!((found.special.cr2, found.debug.db[1]), (0x1234_5000, 0x5678_9000));
+        assert_eq!((found.lapic.regs[TASK_PRIORITY], found.events.nmi.masked), (0x20, 1));
+        assert_eq!(found.xsave[XMM0_WORD], 0xABCD_EF01);
+        assert_eq!(found.extended_control.xcrs[0].value, 3);
+        assert!(found.msrs.contains(&(KERNEL_GS_BASE, 0xFFFF_8000_0000_1000)));
+        assert_eq!((found.msrs.len(), found.tsc_khz), (state.msrs.len(), state.tsc_khz));
+    }
+
+    #[test]
+    fn what_all_share_is_in_another_machine_as_it_was_saved() {
+        const CLOCK_NS: u64 = 5_000_000_000_000;
+        const HOUR_NS: u64 = 3_600_000_000_000;
+        let (Some((vm, ..)), Some((other, ..))) = (machine(), machine()) else { return };
+        let mut state = VmState::read(vm.fd()).unwrap();
+        state.clock.clock = CLOCK_NS;
+        state.controllers[0].as_mut_bytes()[MASK] = 0xFB;
+        state.controllers[1].as_mut_bytes()[MASK] = 0xEF;
+        state.controllers[2].as_mut_bytes()[SIXTH_LINE].copy_from_slice(&0x1_0031_u64.to_le_bytes());
+        (state.timer.channels[0].mode, state.timer.channels[0].count) = (2, 0x4321);
+
+        let mut bytes = StateWriter::new();
+        state.save(&mut bytes);
+        let bytes = bytes.finish();
+        VmState::load(&mut StateReader::new(&bytes)).unwrap().write(other.fd()).unwrap();
+        let found = VmState::read(other.fd()).unwrap();
+        assert!((CLOCK_NS..CLOCK_NS + HOUR_NS).contains(&found.clock.clock), "{}", found.clock.clock);
+        assert_eq!(found.controllers[0].as_bytes()[MASK], 0xFB);
+        assert_eq!(found.controllers[1].as_bytes()[MASK], 0xEF);
+        assert_eq!(found.controllers[2].as_bytes()[SIXTH_LINE], 0x1_0031_u64.to_le_bytes());
+        assert_eq!((found.timer.channels[0].mode, found.timer.channels[0].count), (2, 0x4321));
+    }
 }

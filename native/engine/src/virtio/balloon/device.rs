@@ -91,7 +91,7 @@ impl Balloon {
     /// Buffers of this queue are themselves the memory that is not used; the guest waits for them before it uses them.
     fn report(&mut self, context: &mut DeviceContext<'_>, queue: usize) -> Result<(), DeviceError> {
         while context.queues[queue].pop(context.memory, &mut self.chain)? {
-            for buffer in self.chain.writable() {
+            for buffer in self.chain.writable().iter() {
                 let begin = buffer.address.0.next_multiple_of(PAGE_BYTES);
                 let end = (buffer.address.0 + u64::from(buffer.bytes)) / PAGE_BYTES * PAGE_BYTES;
                 if begin < end {

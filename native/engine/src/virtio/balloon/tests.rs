@@ -161,6 +161,24 @@ fn it_goes_on_after_a_restore_with_what_it_had() {
 }
 
 #[test]
+fn a_driver_that_gave_up_leaves_nothing_to_the_next_one_after_a_restore() {
+    let mut guest = TestGuest::running(balloon().0);
+    let buffer = guest.give(&[0; 10]);
+    guest.push(2, &[buffer]);
+    guest.kick(2);
+    guest.quiesce();
+    guest.reactor.resume();
+    guest.set(0x70, 0x80);
+    let (device, control) = balloon();
+    let mut guest = guest.restored(device);
+    guest.start(u64::MAX);
+    control.ask_statistics();
+    guest.request(2, &[buffer]);
+    guest.quiesce();
+    assert_eq!(guest.used(2), None, "a chain that this driver has not given");
+}
+
+#[test]
 fn a_hostile_driver_gets_nowhere() {
     let (device, _) = balloon();
     let mut guest = TestGuest::running(device);

@@ -1,28 +1,30 @@
-//! The device: takes requests, keeps them while files work, and gives them back.
+//! The device as the transport sees it: what it is made of, what wakes it, and its state.
 
+use super::control::BlockControl;
 use super::file_io::{Ended, FileIo, IoMode};
-use super::request::{DATA_OFFSET, Range, Request, Status, parse};
-use super::space::{FEATURE_FLUSH, QUEUE_SIZE, SPACE_BYTES, features, space};
-use crate::virtio::disk::{Disk, Run, SharedDisk, Source};
+use super::serving::Pending;
+use super::space::{QUEUE_SIZE, SPACE_BYTES, features, space};
+use super::waiting::Waiting;
+use crate::virtio::disk::{Disk, Run, SharedDisk};
 use crate::virtio::limiter::{Limits, RateLimiter};
 use crate::virtio::{
-    Chain, DeviceContext, DeviceError, DeviceKind, GuestRam, Interest, QueueError, Readiness, StateError, StateReader,
-    StateWriter, VirtioDevice, read_space,
+    Chain, DeviceContext, DeviceError, DeviceKind, Interest, Readiness, StateError, StateReader, StateWriter,
+    VirtioDevice, read_space,
 };
-use fluxvm_sys::uring::Direction;
-use rustix::io::Errno;
 use std::io;
 use std::sync::{MutexGuard, PoisonError};
-use vm_memory::{Bytes, GuestAddress};
 
 const QUEUE_SIZES: [u16; 1] = [QUEUE_SIZE];
-const SERIAL_BYTES: usize = 20;
-const STATE_VERSION: u32 = 1;
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+pub(super) const SERIAL_BYTES: usize = 20;
+const STATE_VERSION: u32 = 2;
+/// Without requests that wait for room.
+const STATE_VERSION_WITHOUT_WAITING: u32 = 1;
 
 /// Tokens of watched descriptors.
 const FILES: u32 = 0;
 const LIMITER: u32 = 1;
+const CONTROL: u32 = 2;
+const ROOM: u32 = 3;
 
 /// How a disk looks to the guest and works on the host.
 #[derive(Clone, Debug, Default)]
@@ -35,42 +37,22 @@ pub struct BlockOptions {
     pub mode: IoMode,
 }
 
-/// What a request waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Data(Direction),
-    /// The data of the top layer.
-    Sync,
-    /// Its map, after its data.
-    SyncMap,
-}
-
-/// A request that was taken and not yet given back.
-#[derive(Clone, Copy)]
-struct Pending {
-    head: u16,
-    status: GuestAddress,
-    stage: Stage,
-    range: Range,
-    /// Operations that have not ended.
-    operations: u32,
-    failed: bool,
-}
-
 /// A disk of the guest.
 pub struct Block {
-    disk: SharedDisk,
-    io: FileIo,
-    limiter: RateLimiter,
-    serial: [u8; SERIAL_BYTES],
+    pub(super) disk: SharedDisk,
+    pub(super) io: FileIo,
+    pub(super) limiter: RateLimiter,
+    control: BlockControl,
+    pub(super) waiting: Waiting,
+    pub(super) serial: [u8; SERIAL_BYTES],
     space: [u8; SPACE_BYTES],
-    bytes: u64,
-    read_only: bool,
-    pending: Box<[Option<Pending>]>,
-    free: Vec<u16>,
-    chain: Chain,
-    runs: Vec<Run>,
-    ended: Ended,
+    pub(super) bytes: u64,
+    pub(super) read_only: bool,
+    pub(super) pending: Box<[Option<Pending>]>,
+    pub(super) free: Vec<u16>,
+    pub(super) chain: Chain,
+    pub(super) runs: Vec<Run>,
+    pub(super) ended: Ended,
 }
 
 impl Block {
@@ -86,10 +68,13 @@ impl Block {
         let mut serial = [0; SERIAL_BYTES];
         let shown = options.serial.len().min(SERIAL_BYTES);
         serial[..shown].copy_from_slice(&options.serial.as_bytes()[..shown]);
+        let control = BlockControl::new(options.limits)?;
         Ok(Self {
             disk,
-            io: FileIo::new(options.mode)?,
+            io: FileIo::new(options.mode),
             limiter: RateLimiter::new(options.limits)?,
+            waiting: Waiting::new(control.waiting())?,
+            control,
             serial,
             space: space(bytes),
             bytes,
@@ -102,252 +87,19 @@ impl Block {
         })
     }
 
+    /// What the disk is changed by while the guest runs.
+    pub fn control(&self) -> BlockControl {
+        self.control.clone()
+    }
+
     /// Whether files are reached through a ring.
     pub fn has_ring(&self) -> bool {
-        self.io.has_ring()
+        self.io.ring().is_some()
     }
-
-    /// Takes and gives back until there is nothing to do without waiting.
-    fn serve(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
-        loop {
-            let full = self.take_requests(context)?;
-            let before = self.free.len();
-            self.give_back(context)?;
-            if !full || self.free.len() == before {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Takes requests, and tells whether it stopped because as many as fit are in flight.
-    fn take_requests(&mut self, context: &mut DeviceContext<'_>) -> Result<bool, DeviceError> {
-        while !self.free.is_empty() {
-            if !context.queues[0].pop(context.memory, &mut self.chain)? {
-                return Ok(false);
-            }
-            let request = parse(&self.chain, context.memory, self.bytes, self.read_only)?;
-            let moved = match request {
-                Request::Read(range) | Request::Write(range) => range.bytes,
-                _ => 0,
-            };
-            if !self.limiter.take(moved)? {
-                context.queues[0].unpop();
-                return Ok(false);
-            }
-            self.begin(context, request)?;
-        }
-        Ok(true)
-    }
-
-    fn begin(&mut self, context: &mut DeviceContext<'_>, request: Request) -> Result<(), DeviceError> {
-        match request {
-            Request::Refuse(status) => self.answer(context, status, 0),
-            Request::Identify => {
-                let bytes = (self.chain.writable_bytes() - 1).min(SERIAL_BYTES as u64);
-                self.chain.write(context.memory, 0, &self.serial[..bytes as usize])?;
-                self.answer(context, Status::Ok, bytes as u32)
-            }
-            Request::Zero(ranges) => {
-                self.drain(context)?;
-                // Zeros may have to be written, which takes its time.
-                context.queues[0].end_turn();
-                let done = ranges
-                    .iter()
-                    .try_for_each(|(range, unmap)| locked(&self.disk).zero(range.offset, range.bytes, *unmap));
-                if done.is_err() || context.features & FEATURE_FLUSH != 0 {
-                    return self.answer(context, if done.is_ok() { Status::Ok } else { Status::Failed }, 0);
-                }
-                let tag = self.keep(Stage::Sync, Range { offset: 0, bytes: 0 })?;
-                self.sync(context, tag)
-            }
-            Request::Flush => {
-                let tag = self.keep(Stage::Sync, Range { offset: 0, bytes: 0 })?;
-                self.sync(context, tag)
-            }
-            Request::Read(range) => self.read(context, range),
-            Request::Write(range) => self.write(context, range),
-        }
-    }
-
-    fn read(&mut self, context: &mut DeviceContext<'_>, range: Range) -> Result<(), DeviceError> {
-        let tag = self.keep(Stage::Data(Direction::Read), range)?;
-        let mut runs = std::mem::take(&mut self.runs);
-        locked(&self.disk).read_runs(range.offset, range.bytes, &mut runs);
-        let mut files = 0;
-        for run in &runs {
-            let skip = run.offset - range.offset;
-            let buffers = self.chain.writable_pieces(skip, run.bytes);
-            match &run.source {
-                Source::Zeros => clear(context.memory, buffers)?,
-                Source::File(file, offset) => {
-                    files += 1;
-                    self.io.transfer(u64::from(tag), Direction::Read, file, *offset, context.memory, buffers)?;
-                }
-            }
-        }
-        runs.clear();
-        self.runs = runs;
-        self.expect(context, tag, files)
-    }
-
-    fn write(&mut self, context: &mut DeviceContext<'_>, range: Range) -> Result<(), DeviceError> {
-        if locked(&self.disk).needs_copy_up(range.offset, range.bytes) {
-            self.drain(context)?;
-            if locked(&self.disk).copy_up(range.offset, range.bytes).is_err() {
-                return self.answer(context, Status::Failed, 0);
-            }
-        }
-        let tag = self.keep(Stage::Data(Direction::Write), range)?;
-        let file = locked(&self.disk).write_target();
-        let buffers = self.chain.readable_pieces(DATA_OFFSET, range.bytes);
-        self.io.transfer(u64::from(tag), Direction::Write, &file, range.offset, context.memory, buffers)?;
-        self.expect(context, tag, 1)
-    }
-
-    /// Begins the sync of a request, which ends at once where nothing outlives the layer.
-    fn sync(&mut self, context: &mut DeviceContext<'_>, tag: u16) -> Result<(), DeviceError> {
-        let target = locked(&self.disk).sync_target();
-        match target {
-            Some(file) => {
-                self.io.sync(u64::from(tag), &file)?;
-                self.expect(context, tag, 1)
-            }
-            None => self.expect(context, tag, 0),
-        }
-    }
-
-    /// Keeps the request of the current chain.
-    fn keep(&mut self, stage: Stage, range: Range) -> Result<u16, DeviceError> {
-        let status = self.status_address()?;
-        let tag = self.free.pop().ok_or(DeviceError::Driver("more requests than the queue has"))?;
-        let head = self.chain.head();
-        self.pending[usize::from(tag)] = Some(Pending { head, status, stage, range, operations: 0, failed: false });
-        Ok(tag)
-    }
-
-    /// Notes how many operations a request waits for; without any it is done.
-    fn expect(&mut self, context: &mut DeviceContext<'_>, tag: u16, operations: u32) -> Result<(), DeviceError> {
-        if let Some(pending) = self.pending[usize::from(tag)].as_mut() {
-            pending.operations += operations;
-        }
-        if operations == 0 { self.finish(context, tag) } else { Ok(()) }
-    }
-
-    /// Gives back what has ended without waiting.
-    fn give_back(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
-        loop {
-            let mut ended = std::mem::take(&mut self.ended);
-            self.io.take_ended(&mut ended)?;
-            if ended.is_empty() {
-                self.ended = ended;
-                return Ok(());
-            }
-            for (tag, result) in ended.drain(..) {
-                self.operation_ended(context, tag as u16, result)?;
-            }
-            self.ended = ended;
-        }
-    }
-
-    fn operation_ended(
-        &mut self,
-        context: &mut DeviceContext<'_>,
-        tag: u16,
-        result: Result<(), Errno>,
-    ) -> Result<(), DeviceError> {
-        let Some(pending) = self.pending[usize::from(tag)].as_mut() else { return Ok(()) };
-        pending.operations -= 1;
-        pending.failed |= result.is_err();
-        let (left, failed, stage, range) = (pending.operations, pending.failed, pending.stage, pending.range);
-        if left > 0 {
-            return Ok(());
-        }
-        let next = match stage {
-            _ if failed => None,
-            Stage::Data(Direction::Write) => {
-                locked(&self.disk).written(range.offset, range.bytes);
-                // A driver that cannot flush must find its writes on disk.
-                (context.features & FEATURE_FLUSH == 0).then_some(Stage::Sync)
-            }
-            Stage::Sync => {
-                let written = locked(&self.disk).write_map();
-                match written {
-                    Ok(again) => again.then_some(Stage::SyncMap),
-                    Err(_) => {
-                        self.pending[usize::from(tag)].as_mut().expect("still there").failed = true;
-                        None
-                    }
-                }
-            }
-            Stage::Data(Direction::Read) | Stage::SyncMap => None,
-        };
-        match next {
-            Some(stage) => {
-                self.pending[usize::from(tag)].as_mut().expect("still there").stage = stage;
-                self.sync(context, tag)
-            }
-            None => self.finish(context, tag),
-        }
-    }
-
-    fn finish(&mut self, context: &mut DeviceContext<'_>, tag: u16) -> Result<(), DeviceError> {
-        let Some(pending) = self.pending[usize::from(tag)].take() else { return Ok(()) };
-        self.free.push(tag);
-        let status = if pending.failed { Status::Failed } else { Status::Ok };
-        let read = pending.stage == Stage::Data(Direction::Read) && !pending.failed;
-        let bytes = if read { pending.range.bytes as u32 } else { 0 };
-        reply(context, pending.head, pending.status, status, bytes)
-    }
-
-    /// Answers the current chain, which was not kept.
-    fn answer(&mut self, context: &mut DeviceContext<'_>, status: Status, bytes: u32) -> Result<(), DeviceError> {
-        let address = self.status_address()?;
-        reply(context, self.chain.head(), address, status, bytes)
-    }
-
-    /// The last writable byte of the current chain.
-    fn status_address(&self) -> Result<GuestAddress, QueueError> {
-        let last = self.chain.writable().last().ok_or(QueueError::Chain)?;
-        Ok(GuestAddress(last.address.0 + u64::from(last.bytes) - 1))
-    }
-
-    /// Waits until nothing is in flight.
-    fn drain(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
-        while self.io.is_busy() {
-            self.io.wait()?;
-            self.give_back(context)?;
-        }
-        Ok(())
-    }
-}
-
-fn reply(
-    context: &mut DeviceContext<'_>,
-    head: u16,
-    address: GuestAddress,
-    status: Status,
-    bytes: u32,
-) -> Result<(), DeviceError> {
-    context.memory.write_obj(status as u8, address).map_err(|_| QueueError::Buffer)?;
-    context.queues[0].add_used(context.memory, head, bytes + 1)?;
-    Ok(())
-}
-
-fn clear(memory: &GuestRam, buffers: impl Iterator<Item = crate::virtio::Buffer>) -> Result<(), QueueError> {
-    for buffer in buffers {
-        let mut at = 0;
-        while at < buffer.bytes {
-            let piece = (ZEROS.len() as u32).min(buffer.bytes - at);
-            let address = GuestAddress(buffer.address.0 + u64::from(at));
-            memory.write_slice(&ZEROS[..piece as usize], address).map_err(|_| QueueError::Buffer)?;
-            at += piece;
-        }
-    }
-    Ok(())
 }
 
 /// Layers change in single steps, so that a disk is good even when a holder of the lock panicked.
-fn locked(disk: &SharedDisk) -> MutexGuard<'_, Disk> {
+pub(super) fn locked(disk: &SharedDisk) -> MutexGuard<'_, Disk> {
     disk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -369,8 +121,12 @@ impl VirtioDevice for Block {
     }
 
     fn activate(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
-        context.events.watch(&self.io, FILES, Interest::READ)?;
+        if let Some(ring) = self.io.ring() {
+            context.events.watch(ring, FILES, Interest::READ)?;
+        }
         context.events.watch(&self.limiter, LIMITER, Interest::READ)?;
+        context.events.watch(&self.control, CONTROL, Interest::READ)?;
+        context.events.watch(&self.waiting, ROOM, Interest::READ)?;
         Ok(())
     }
 
@@ -379,9 +135,14 @@ impl VirtioDevice for Block {
         let _ = self.io.forget_all();
         self.pending.fill(None);
         self.free = (0..QUEUE_SIZE).collect();
-        let _ = context.events.unwatch(&self.io);
+        if let Some(ring) = self.io.ring() {
+            let _ = context.events.unwatch(ring);
+        }
         let _ = context.events.unwatch(&self.limiter);
+        let _ = context.events.unwatch(&self.control);
+        let _ = context.events.unwatch(&self.waiting);
         let _ = self.limiter.disarm();
+        let _ = self.waiting.replace(Vec::new());
     }
 
     fn process_queue(&mut self, context: &mut DeviceContext<'_>, _queue: usize) -> Result<(), DeviceError> {
@@ -389,10 +150,14 @@ impl VirtioDevice for Block {
     }
 
     fn process_event(&mut self, context: &mut DeviceContext<'_>, token: u32, _: Readiness) -> Result<(), DeviceError> {
-        if token == LIMITER {
-            self.limiter.woken()?;
-        } else {
-            self.io.woken();
+        match token {
+            LIMITER => self.limiter.woken()?,
+            CONTROL => {
+                self.control.woken();
+                self.limiter.set(self.control.limits())?;
+            }
+            ROOM => self.try_again(context)?,
+            _ => (),
         }
         self.serve(context)
     }
@@ -401,13 +166,30 @@ impl VirtioDevice for Block {
         self.drain(context)
     }
 
+    fn resume(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
+        self.try_again(context)
+    }
+
     fn save(&self, state: &mut StateWriter) {
         state.u32(STATE_VERSION);
         state.u64(self.bytes);
+        state.u16(self.waiting.asleep().len() as u16);
+        self.waiting.asleep().iter().for_each(|head| state.u16(*head));
     }
 
     fn load(&mut self, state: &mut StateReader<'_>) -> Result<(), StateError> {
-        state.version(STATE_VERSION)?;
-        if state.u64()? == self.bytes { Ok(()) } else { Err(StateError::Value("a disk of another size")) }
+        let found = state.u32()?;
+        if ![STATE_VERSION, STATE_VERSION_WITHOUT_WAITING].contains(&found) {
+            return Err(StateError::Version { found, wanted: STATE_VERSION });
+        }
+        if state.u64()? != self.bytes {
+            return Err(StateError::Value("a disk of another size"));
+        }
+        let count = if found == STATE_VERSION { state.u16()? } else { 0 };
+        if count > QUEUE_SIZE {
+            return Err(StateError::Value("more requests than the queue has"));
+        }
+        let heads = (0..count).map(|_| state.u16()).collect::<Result<_, _>>()?;
+        self.waiting.replace(heads).map_err(|_| StateError::Value("the host has no timer"))
     }
 }

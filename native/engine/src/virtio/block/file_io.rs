@@ -3,14 +3,12 @@
 use crate::virtio::{Buffer, GuestRam};
 use fluxvm_sys::disk_io;
 use fluxvm_sys::uring::{Direction, Ring};
-use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use vm_memory::GuestMemoryBackend;
-use vmm_sys_util::eventfd::EventFd;
 
 /// Operations that a ring takes at once.
 const OPERATIONS: u32 = 256;
@@ -28,22 +26,21 @@ pub enum IoMode {
 /// What ended, and how.
 pub(super) type Ended = Vec<(u64, Result<(), Errno>)>;
 
-/// The way. Ready for reading when something ended that did not end at once.
+/// The way.
 pub(super) struct FileIo {
     ring: Option<Ring>,
-    event: EventFd,
     ended: Ended,
 }
 
 impl FileIo {
-    pub(super) fn new(mode: IoMode) -> io::Result<Self> {
-        let event = EventFd::new((EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).bits() as i32)?;
-        let ring = if mode == IoMode::Ring { Ring::new(OPERATIONS, &event).ok() } else { None };
-        Ok(Self { ring, event, ended: Vec::new() })
+    pub(super) fn new(mode: IoMode) -> Self {
+        let ring = if mode == IoMode::Ring { Ring::new(OPERATIONS).ok() } else { None };
+        Self { ring, ended: Vec::new() }
     }
 
-    pub(super) fn has_ring(&self) -> bool {
-        self.ring.is_some()
+    /// What is to be watched for what does not end at once.
+    pub(super) fn ring(&self) -> Option<&Ring> {
+        self.ring.as_ref()
     }
 
     /// Moves bytes between a file and buffers. The result comes with [`Self::take_ended`].
@@ -106,18 +103,6 @@ impl FileIo {
             ring.wait()?;
         }
         Ok(())
-    }
-
-    /// The event was seen.
-    pub(super) fn woken(&self) {
-        // Nothing to read means that somebody else took it.
-        let _ = self.event.read();
-    }
-}
-
-impl AsRawFd for FileIo {
-    fn as_raw_fd(&self) -> RawFd {
-        self.event.as_raw_fd()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The block device as its driver sees it, with a file behind that the tests look into.
 
-use super::{Block, BlockOptions, IoMode};
+use super::{Block, BlockControl, BlockOptions, IoMode};
 use crate::virtio::disk::{Disk, Durability, SharedDisk};
 use crate::virtio::limiter::{Limits, Rate};
 use crate::virtio::testing::{Dice, Piece, TestGuest, rounds, torment};
@@ -8,40 +8,43 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-const DISK_BYTES: u64 = (1 << 20) + 1536;
-const OK: u8 = 0;
-const FAILED: u8 = 1;
-const UNSUPPORTED: u8 = 2;
+pub(super) const DISK_BYTES: u64 = (1 << 20) + 1536;
+pub(super) const OK: u8 = 0;
+pub(super) const FAILED: u8 = 1;
+pub(super) const UNSUPPORTED: u8 = 2;
 
-const READ: u32 = 0;
-const WRITE: u32 = 1;
-const FLUSH: u32 = 4;
-const IDENTIFY: u32 = 8;
-const DISCARD: u32 = 11;
-const WRITE_ZEROES: u32 = 13;
+pub(super) const READ: u32 = 0;
+pub(super) const WRITE: u32 = 1;
+pub(super) const FLUSH: u32 = 4;
+pub(super) const IDENTIFY: u32 = 8;
+pub(super) const DISCARD: u32 = 11;
+pub(super) const WRITE_ZEROES: u32 = 13;
 
-const FEATURE_FLUSH: u64 = 1 << 9;
+pub(super) const FEATURE_FLUSH: u64 = 1 << 9;
 
-struct Setup {
-    guest: TestGuest,
-    disk: SharedDisk,
-    file: File,
+pub(super) struct Setup {
+    pub(super) guest: TestGuest,
+    pub(super) disk: SharedDisk,
+    pub(super) file: File,
+    pub(super) control: BlockControl,
 }
 
 fn setup_with(read_only: bool, mode: IoMode, limits: Limits, features: u64) -> Setup {
     let file = tempfile::tempfile().expect("a file");
     file.write_all_at(&vec![0xA5; DISK_BYTES as usize], 0).expect("written");
     let disk = Disk::open(file.try_clone().expect("its twin"), read_only).expect("a disk").shared();
-    let guest = TestGuest::running_with(device(&disk, mode, limits), features);
-    Setup { guest, disk, file }
+    let device = device(&disk, mode, limits);
+    let control = device.control();
+    let guest = TestGuest::running_with(device, features);
+    Setup { guest, disk, file, control }
 }
 
-fn device(disk: &SharedDisk, mode: IoMode, limits: Limits) -> Box<Block> {
+pub(super) fn device(disk: &SharedDisk, mode: IoMode, limits: Limits) -> Box<Block> {
     let options = BlockOptions { serial: "disk-of-a-test".to_owned(), limits, mode };
     Box::new(Block::new(disk.clone(), &options).expect("a device"))
 }
 
-fn setup(mode: IoMode) -> Setup {
+pub(super) fn setup(mode: IoMode) -> Setup {
     setup_with(false, mode, Limits::default(), u64::MAX)
 }
 
@@ -51,7 +54,7 @@ fn header(kind: u32, sector: u64) -> Vec<u8> {
 
 impl Setup {
     /// Offers a request and tells where its status will be.
-    fn push(&mut self, kind: u32, sector: u64, data: &[Piece]) -> Piece {
+    pub(super) fn push(&mut self, kind: u32, sector: u64, data: &[Piece]) -> Piece {
         let head = self.guest.give(&header(kind, sector));
         let status = self.guest.room(1);
         self.guest.memory_fill(status, 0xEE);
@@ -60,27 +63,27 @@ impl Setup {
         status
     }
 
-    fn request(&mut self, kind: u32, sector: u64, data: &[Piece]) -> (u8, u32) {
+    pub(super) fn request(&mut self, kind: u32, sector: u64, data: &[Piece]) -> (u8, u32) {
         let status = self.push(kind, sector, data);
         self.guest.kick(0);
         let (_, bytes) = self.guest.wait_used(0);
         (self.guest.bytes(status)[0], bytes)
     }
 
-    fn read(&mut self, sector: u64, sectors: u64) -> Vec<u8> {
+    pub(super) fn read(&mut self, sector: u64, sectors: u64) -> Vec<u8> {
         self.guest.rewind();
         let room = self.guest.room((sectors * 512) as u32);
         assert_eq!(self.request(READ, sector, &[room]), (OK, (sectors * 512) as u32 + 1));
         self.guest.bytes(room)
     }
 
-    fn write(&mut self, sector: u64, data: &[u8]) {
+    pub(super) fn write(&mut self, sector: u64, data: &[u8]) {
         self.guest.rewind();
         let data = self.guest.give(data);
         assert_eq!(self.request(WRITE, sector, &[data]), (OK, 1));
     }
 
-    fn zero(&mut self, kind: u32, ranges: &[(u64, u32, u32)]) -> u8 {
+    pub(super) fn zero(&mut self, kind: u32, ranges: &[(u64, u32, u32)]) -> u8 {
         let list: Vec<u8> = ranges
             .iter()
             .flat_map(|(sector, count, flags)| {
@@ -368,6 +371,34 @@ fn bandwidth_is_limited_and_everything_is_served() {
 }
 
 #[test]
+fn operations_are_limited_and_everything_is_served() {
+    let limits = Limits { bytes: None, operations: Some(Rate { per_second: 50, burst: 2 }) };
+    let mut setup = setup_with(false, IoMode::Ring, limits, u64::MAX);
+    let began = Instant::now();
+    for round in 0..8 {
+        setup.write(round, &[round as u8; 512]);
+    }
+    assert!(began.elapsed() > Duration::from_millis(110), "six of eight had to wait 20 ms each");
+}
+
+#[test]
+fn other_limits_hold_for_a_request_that_waits_under_the_old_ones() {
+    let limits = Limits { bytes: Some(Rate { per_second: 1, burst: 512 }), operations: None };
+    let mut setup = setup_with(false, IoMode::Ring, limits, u64::MAX);
+    assert_eq!(setup.read(0, 1), [0xA5; 512]);
+    let room = setup.guest.room(512);
+    let status = setup.push(READ, 1, &[room]);
+    setup.guest.kick(0);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(setup.guest.bytes(status), [0xEE], "it has minutes to wait");
+    setup.control.set_limits(Limits::default());
+    setup.guest.wait_used(0);
+    assert_eq!(setup.guest.bytes(status), [0]);
+    setup.control.set_limits(limits);
+    assert_eq!(setup.control.limits(), limits);
+}
+
+#[test]
 fn an_error_of_the_host_is_an_error_of_one_request() {
     let mut setup = setup(IoMode::Ring);
     setup.file.set_len(4096).expect("cut");
@@ -401,8 +432,10 @@ fn it_goes_on_after_a_restore_and_only_with_the_same_disk() {
     let mut setup = setup(IoMode::Ring);
     setup.write(5, &[4; 512]);
     let (disk, file) = (setup.disk.clone(), setup.file.try_clone().expect("its twin"));
-    let guest = setup.guest.restored(device(&disk, IoMode::Direct, Limits::default()));
-    let mut setup = Setup { guest, disk, file };
+    let block = device(&disk, IoMode::Direct, Limits::default());
+    let control = block.control();
+    let guest = setup.guest.restored(block);
+    let mut setup = Setup { guest, disk, file, control };
     assert_eq!(setup.read(5, 1), [4; 512]);
     setup.guest.quiesce();
     let state = setup.guest.mmio.save();

@@ -169,9 +169,10 @@ impl Layer {
         let Content::Mapped(map) = &mut self.content else { return Ok(false) };
         let pages = map.take_changed();
         let begin = map_offset(self.bytes) + MAP_PAGE_BYTES as u64;
-        for (offset, page) in &pages {
+        for (done, (offset, page)) in pages.iter().enumerate() {
             if let Err(error) = self.file.write_all_at(page, begin + offset) {
-                map.change_all();
+                // Only these: a host without room may have some for less, and the next sync is of all that was written.
+                pages[done..].iter().for_each(|(offset, _)| map.change_again(*offset));
                 return Err(error);
             }
         }

@@ -131,9 +131,9 @@ impl ClusterMap {
         pages
     }
 
-    /// All pages are to be written again, after some could not be.
-    pub(super) fn change_all(&mut self) {
-        self.changed.fill(true);
+    /// A page that was taken is to be written again, by where it belongs.
+    pub(super) fn change_again(&mut self, offset: u64) {
+        self.changed[offset as usize / MAP_PAGE_BYTES] = true;
     }
 }
 
@@ -166,6 +166,8 @@ mod tests {
         let pages = map.take_changed();
         assert_eq!(pages.iter().map(|(offset, _)| *offset).collect::<Vec<_>>(), [0, 3 * 4096]);
         assert!(map.take_changed().is_empty());
+        map.change_again(3 * 4096);
+        assert_eq!(map.take_changed(), pages[1..], "one that could not be written");
         let mut file = vec![0; ClusterMap::file_bytes(clusters) as usize];
         for (offset, bytes) in pages {
             file[offset as usize..][..bytes.len()].copy_from_slice(&bytes);

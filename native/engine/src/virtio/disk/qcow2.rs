@@ -75,7 +75,13 @@ impl Image {
         let cluster_bytes = 1 << header.cluster_bits;
         let entries = cluster_bytes / 8;
         let mut table = vec![0; cluster_bytes as usize];
-        for (index, entry) in read_table(file, header.table_offset, header.tables)?.into_iter().enumerate() {
+        let tables = read_table(file, header.table_offset, header.tables)?;
+        // An image that names one table again and again would keep its reader busy for hours.
+        let named = tables.iter().filter(|entry| **entry & OFFSET != 0).count() as u64;
+        if named * cluster_bytes > file_bytes {
+            return Err(DiskError::Image("it has more tables than it has room for"));
+        }
+        for (index, entry) in tables.into_iter().enumerate() {
             let offset = entry & OFFSET;
             if offset == 0 {
                 continue;
@@ -164,11 +170,13 @@ impl Header {
             return Err(wrong("its clusters are smaller than 4 KiB or larger than 2 MiB"));
         }
         let covered = 1_u64 << (2 * header.cluster_bits - 3);
-        let fits = header.tables >= header.bytes.div_ceil(covered) && header.tables <= TABLES_MAX;
+        let needed = header.bytes.div_ceil(covered);
+        let fits = header.tables >= needed && header.tables <= TABLES_MAX;
         if header.bytes > DISK_BYTES_MAX || !fits {
             return Err(wrong("its size makes no sense"));
         }
-        Ok(header)
+        // What lies beyond the end of the disk is of no use to anybody.
+        Ok(Self { tables: needed, ..header })
     }
 }
 

@@ -190,6 +190,18 @@ fn images_that_cannot_be_read_are_refused() {
 }
 
 #[test]
+fn an_image_that_names_one_table_again_and_again_is_refused_at_once() {
+    let file = image(1 << 46, 3, &[0x3_0000, 0x4_0000], 2);
+    const TABLES: u32 = 1 << 17;
+    file.write_all_at(&TABLES.to_be_bytes(), 36).expect("written");
+    file.write_all_at(&0x10_0000_u64.to_be_bytes(), 40).expect("written");
+    let entry = 0x8000_0000_0002_0000_u64.to_be_bytes();
+    file.write_all_at(&entry.repeat(TABLES as usize), 0x10_0000).expect("written");
+    let refused = Disk::open_images(vec![qcow2(file)]).err().expect("a refusal");
+    assert!(refused.to_string().contains("more tables"), "{refused}");
+}
+
+#[test]
 fn no_image_from_outside_does_harm() {
     let mut dice = Dice::new(51);
     for _ in 0..rounds(300) {

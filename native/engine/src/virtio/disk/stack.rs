@@ -119,6 +119,24 @@ impl Disk {
         Ok(Self { layers, bytes, read_only: false })
     }
 
+    /// Makes a disk that has no layer yet larger; what is new reads as zeros and can be written once a layer is on it.
+    ///
+    /// # Errors
+    /// When it would shrink, holds no whole sectors then, or the image ends within a cluster.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), DiskError> {
+        if bytes == self.bytes {
+            return Ok(());
+        }
+        if bytes < self.bytes || !bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(DiskError::Size(bytes));
+        }
+        if !self.bytes.is_multiple_of(CLUSTER_BYTES) {
+            return Err(DiskError::Chain("an image that ends within a cluster of 4 KiB cannot grow"));
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
     /// The disk as the device shares it.
     pub fn shared(self) -> SharedDisk {
         Arc::new(Mutex::new(self))
@@ -167,6 +185,14 @@ impl Disk {
         self.room_for_another()?;
         self.layers.push(Layer::open(file, self.bytes)?);
         Ok(())
+    }
+
+    /// Whether a file is a durable layer of a disk of `bytes`. The file is untrusted.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn check_layer(file: &File, bytes: u64) -> Result<(), DiskError> {
+        Layer::open(file.try_clone()?, bytes).map(drop)
     }
 
     /// Takes the top layer off, with everything written since it was put on.

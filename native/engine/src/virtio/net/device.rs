@@ -1,17 +1,21 @@
 //! The device: its queue pairs, each with a queue of the tap, what was negotiated, and when the taps are watched.
 
 use super::control;
+use super::datapath::Datapath;
 use super::features::{self, ALWAYS, CONTROL_QUEUE, MERGEABLE_BUFFERS, MTU, MULTIQUEUE};
 use super::receive::{HEADER_BYTES, Receiver, Shape, Stopped};
 use super::transmit::Transmitter;
+use super::vhost::Vhost;
 use crate::virtio::limiter::{Limits, RateLimiter};
 use crate::virtio::{
-    Chain, DeviceContext, DeviceError, DeviceKind, Events, Interest, Readiness, StateError, StateReader, StateWriter,
-    VirtioDevice, read_space,
+    Chain, DeviceContext, DeviceError, DeviceKind, Events, GuestRam, Interest, Readiness, StateError, StateReader,
+    StateWriter, VirtioDevice, read_space,
 };
 use fluxvm_sys::tap::Tap;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 /// The most queue pairs of one device.
 pub const PAIRS_MAX: usize = 8;
@@ -27,6 +31,8 @@ const MTU_BYTES_MIN: u16 = 68;
 /// Events below this are of the tap of that pair.
 const RECEIVE_LIMITER: u32 = 0x100;
 const TRANSMIT_LIMITER: u32 = 0x101;
+/// From here on: the kernel cannot go on with that pair.
+const BROKEN: u32 = 0x200;
 
 /// How a device is made.
 pub struct NetConfig {
@@ -46,6 +52,7 @@ struct Pair {
     tap: Tap,
     receiver: Receiver,
     transmitter: Transmitter,
+    vhost: Option<Vhost>,
     watched: bool,
     gone: bool,
 }
@@ -61,6 +68,8 @@ pub struct Net {
     control_chain: Chain,
     /// Pairs that the driver uses.
     active_pairs: u16,
+    is_limited: bool,
+    datapath: Datapath,
 }
 
 impl Net {
@@ -96,9 +105,11 @@ impl Net {
             tap,
             receiver: Receiver::default(),
             transmitter: Transmitter::default(),
+            vhost: None,
             watched: false,
             gone: false,
         };
+        let is_limited = [receive_limits, transmit_limits].iter().any(|limits| *limits != Limits::default());
         Ok(Self {
             pairs: taps.into_iter().map(pair).collect(),
             queue_sizes,
@@ -108,7 +119,70 @@ impl Net {
             transmit_limiter: RateLimiter::new(transmit_limits)?,
             control_chain: Chain::default(),
             active_pairs: 1,
+            is_limited,
+            datapath: Datapath::default(),
         })
+    }
+
+    /// Lets the host's kernel move the frames, once a driver runs whose guest has this memory. `devices` are descriptors of
+    /// `/dev/vhost-net`, one for each tap, or why there are none. Where the kernel cannot, all stays as it is and
+    /// [`Self::datapath`] says why.
+    pub fn use_vhost(&mut self, devices: io::Result<Vec<File>>, memory: &Arc<GuestRam>) {
+        if self.is_limited {
+            return self.datapath.refuse("the kernel knows no limits");
+        }
+        let devices = match devices {
+            Ok(devices) if devices.len() == self.pairs.len() => devices,
+            Ok(_) => return self.datapath.refuse("each tap needs a descriptor of /dev/vhost-net"),
+            Err(error) => return self.datapath.refuse(format_args!("/dev/vhost-net cannot be opened: {error}")),
+        };
+        for (pair, device) in self.pairs.iter_mut().zip(devices) {
+            match Vhost::new(device, Arc::clone(memory), &pair.tap) {
+                Ok(vhost) => pair.vhost = Some(vhost),
+                Err(error) => return self.give_up_vhost(error),
+            }
+        }
+    }
+
+    /// Who moves the frames.
+    pub fn datapath(&self) -> Datapath {
+        self.datapath.clone()
+    }
+
+    fn give_up_vhost(&mut self, why: impl std::fmt::Display) {
+        self.pairs.iter_mut().for_each(|pair| pair.vhost = None);
+        self.datapath.refuse(why);
+    }
+
+    /// Whether the kernel has this pair, which is handed to it at the first notification after a start or a pause: then
+    /// both queues are set up and the guest runs.
+    fn kernel_has(&mut self, context: &mut DeviceContext<'_>, index: usize) -> Result<bool, DeviceError> {
+        let Some(vhost) = &mut self.pairs[index].vhost else { return Ok(false) };
+        if vhost.runs() {
+            return Ok(true);
+        }
+        match vhost.start(context, index * 2) {
+            Ok(()) => {
+                let _ = context.events.watch(vhost.broken(), BROKEN + index as u32, Interest::READ);
+                self.datapath.set_in_kernel(true);
+                Ok(true)
+            }
+            Err(error) => {
+                self.stop_kernel(context)?;
+                self.give_up_vhost(error);
+                Ok(false)
+            }
+        }
+    }
+
+    fn stop_kernel(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
+        for (index, pair) in self.pairs.iter_mut().enumerate() {
+            if let Some(vhost) = pair.vhost.as_mut().filter(|vhost| vhost.runs()) {
+                let _ = context.events.unwatch(vhost.broken());
+                vhost.stop(context, index * 2)?;
+            }
+        }
+        Ok(())
     }
 
     fn shape(&self, features: u64) -> Shape {
@@ -221,6 +295,11 @@ impl VirtioDevice for Net {
     }
 
     fn reset(&mut self, context: &mut DeviceContext<'_>) {
+        if let Err(error) = self.stop_kernel(context) {
+            // Closing its descriptor is what it cannot refuse.
+            self.give_up_vhost(error);
+        }
+        self.datapath.set_in_kernel(false);
         for (index, pair) in self.pairs.iter_mut().enumerate() {
             pair.receiver.forget();
             let _ = pair.watch(context.events, index, false);
@@ -239,6 +318,7 @@ impl VirtioDevice for Net {
         }
         match (self.pairs.len() > queue / 2, queue % 2) {
             (false, _) => Ok(()),
+            _ if self.kernel_has(context, queue / 2)? => Ok(()),
             (true, 0) => self.receive(context, queue / 2),
             (true, _) => self.transmit(context, queue / 2),
         }
@@ -259,12 +339,17 @@ impl VirtioDevice for Net {
                 self.transmit_limiter.woken()?;
                 (0..self.pairs.len()).try_for_each(|index| self.transmit(context, index))
             }
+            BROKEN.. => {
+                self.stop_kernel(context)?;
+                Err(DeviceError::Driver("the kernel cannot use the rings or the buffers"))
+            }
             index if (index as usize) < self.pairs.len() => self.receive(context, index as usize),
             _ => Ok(()),
         }
     }
 
     fn quiesce(&mut self, context: &mut DeviceContext<'_>) -> Result<(), DeviceError> {
+        self.stop_kernel(context)?;
         for (index, pair) in self.pairs.iter_mut().enumerate() {
             pair.receiver.put_back(context.memory, &mut context.queues[index * 2])?;
         }

@@ -128,7 +128,7 @@ impl Receiver {
         let mut room_bytes = 0;
         for chain in self.waiting.iter().take(if shape.mergeable { usize::MAX } else { 1 }) {
             let before = slices.len();
-            chain.writable_slices(memory, 0, u64::MAX, &mut slices)?;
+            chain.writable().slices(memory, 0, u64::MAX, &mut slices)?;
             if slices.len() >= SLICES_MAX {
                 slices.truncate(before);
                 break;

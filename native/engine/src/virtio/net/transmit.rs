@@ -48,7 +48,7 @@ impl Transmitter {
             return Ok(());
         }
         let mut slices = Vec::with_capacity(self.chain.readable().len());
-        self.chain.readable_slices(memory, 0, u64::MAX, &mut slices)?;
+        self.chain.readable().slices(memory, 0, u64::MAX, &mut slices)?;
         if slices.len() <= SLICES_MAX {
             // A header that makes no sense, a link that is down, no memory: the frame is lost.
             let _ = guest_io::write(tap.as_fd(), &slices);

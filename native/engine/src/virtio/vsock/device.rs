@@ -98,7 +98,7 @@ impl Vsock {
             return Ok(());
         }
         let mut payload = Vec::new();
-        chain.readable_slices(memory, HEADER_BYTES as u64, header.payload_bytes.into(), &mut payload)?;
+        chain.readable().slices(memory, HEADER_BYTES as u64, header.payload_bytes.into(), &mut payload)?;
         self.muxer.receive(&header, &payload);
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Vsock {
         loop {
             let chain = &self.chains[count];
             rooms[count] = room_for_bytes(chain)?.min(left);
-            chain.writable_slices(memory, HEADER_BYTES as u64, rooms[count], &mut slices)?;
+            chain.writable().slices(memory, HEADER_BYTES as u64, rooms[count], &mut slices)?;
             left -= rooms[count];
             count += 1;
             let full = left == 0 || count == CHAINS_AT_ONCE || slices.len() >= SLICES_MAX;

@@ -1,13 +1,17 @@
 //! A network for tests: a namespace with interfaces of its own, and a guest's network driver.
 
 use super::super::receive::HEADER_BYTES;
-use super::super::{Net, NetConfig};
+use super::super::{Datapath, Net, NetConfig};
 use crate::virtio::limiter::Limits;
 use crate::virtio::testing::{Piece, TestGuest};
+use crate::virtio::{FEATURE_VERSION_1, GuestRam};
 use fluxvm_sys::namespaces::own_network;
 use fluxvm_sys::tap::Tap;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -37,9 +41,11 @@ pub fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A tap device that is up, with an address of the host and the guest as neighbour.
+/// A tap device that is up, with an address of the host and the guest as neighbour. Without IPv6, in whose name the kernel
+/// sends frames by itself.
 pub fn tap(name: &str) -> Tap {
     let tap = Tap::attach(name, false).expect("a tap device");
+    ip(&format!("link set {name} addrgenmode none"));
     ip(&format!("link set {name} address 02:00:00:00:00:01"));
     ip(&format!("link set {name} up"));
     ip(&format!("addr add 10.9.0.1/24 dev {name}"));
@@ -55,6 +61,19 @@ pub fn config(taps: Vec<Tap>) -> NetConfig {
         receive_limits: Limits::default(),
         transmit_limits: Limits::default(),
     }
+}
+
+/// What a device with one tap gets.
+pub fn vhost_descriptors() -> io::Result<Vec<File>> {
+    File::options().read(true).write(true).open("/dev/vhost-net").map(|device| vec![device])
+}
+
+/// Memory of a guest, and a device for it whose frames the host's kernel is to move.
+pub fn vhost_device(config: NetConfig) -> (Arc<GuestRam>, Net) {
+    let memory = Arc::new(TestGuest::fresh_memory());
+    let mut device = Net::new(config).expect("a device");
+    device.use_vhost(vhost_descriptors(), &memory);
+    (memory, device)
 }
 
 /// The header in front of a frame.
@@ -102,7 +121,19 @@ impl Driver {
     /// A running driver with these features and so many buffers for frames.
     pub fn new(config: NetConfig, features: u64, buffers: usize, buffer_bytes: u32) -> Self {
         let device = Net::new(config).expect("a device");
-        let mut machine = TestGuest::running_with(Box::new(device), features);
+        Self::start(TestGuest::new(Box::new(device)), features, buffers, buffer_bytes)
+    }
+
+    /// The same, over the host's kernel where it can.
+    pub fn over_vhost(config: NetConfig, features: u64, buffers: usize, buffer_bytes: u32) -> (Self, Datapath) {
+        let (memory, device) = vhost_device(config);
+        let datapath = device.datapath();
+        let machine = TestGuest::with_memory(memory, Box::new(device));
+        (Self::start(machine, features, buffers, buffer_bytes), datapath)
+    }
+
+    fn start(mut machine: TestGuest, features: u64, buffers: usize, buffer_bytes: u32) -> Self {
+        machine.start(features | FEATURE_VERSION_1);
         let send_buffer = machine.allocate(80_000);
         let mut driver = Self { machine, buffers: HashMap::new(), send_buffer };
         for _ in 0..buffers {

@@ -2,6 +2,7 @@
 //! break rules.
 
 mod lab;
+mod vhost;
 
 use super::features::*;
 use super::{Net, PAIRS_MAX};

@@ -129,15 +129,16 @@ fn more_connections_than_allowed_are_closed_and_fewer_work_again() {
         }
         streams.push(stream);
     }
+    for stream in &mut streams {
+        stream.set_nonblocking(true).expect("a socket");
+    }
+    let ended = |streams: &mut [UnixStream]| streams.iter_mut().map(waits).filter(|waits| !waits).count();
+    guest.machine.until("those that are too many to be closed", |_| ended(&mut streams) >= 20);
+    assert_eq!(ended(&mut streams), 20, "{closed} noticed while writing");
     let listener = UnixListener::bind(guest.path_of_port(1)).expect("a socket");
     guest.send((1, 1), Operation::Request, &[]);
     guest.expect(Operation::Reset);
     drop(listener);
-    for stream in &mut streams {
-        stream.set_nonblocking(true).expect("a socket");
-    }
-    let ended = streams.iter_mut().map(waits).filter(|waits| !waits).count();
-    assert_eq!(ended, 20, "{closed} noticed while writing");
     drop(streams);
     let (_stream, _) = connected(&mut guest, 80);
 }

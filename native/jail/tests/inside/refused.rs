@@ -1,0 +1,46 @@
+//! System calls that end a machine whose jail is sealed.
+
+use libc::c_long;
+
+/// What must not be possible, the call that would do it, and its first arguments.
+pub const CALLS: &[(&str, c_long, [c_long; 4])] = &[
+    ("no links", libc::SYS_symlinkat, [0; 4]),
+    ("no program", libc::SYS_execve, [0; 4]),
+    ("no program by descriptor", libc::SYS_execveat, [0; 4]),
+    ("no process", libc::SYS_fork, [0; 4]),
+    ("no process by clone", libc::SYS_clone, [17, 0, 0, 0]),
+    ("no process by clone3", libc::SYS_clone3, [0; 4]),
+    ("no internet socket", libc::SYS_socket, [2, 1, 0, 0]),
+    ("no netlink socket", libc::SYS_socket, [16, 3, 0, 0]),
+    ("no datagram socket", libc::SYS_socket, [1, 2, 0, 0]),
+    ("no other ioctl", libc::SYS_ioctl, [0, 0x5412, 0, 0]),
+    ("no interface of a tap device", libc::SYS_ioctl, [0, 0x4004_54CA, 0, 0]),
+    ("no other memory for a machine", libc::SYS_ioctl, [0, 0x4020_AE46, 0, 0]),
+    ("no other events for a machine", libc::SYS_ioctl, [0, 0x4020_AE76, 0, 0]),
+    ("no other protocol of sockets", libc::SYS_socket, [1, 1, 1, 0]),
+    ("no socket of packets", libc::SYS_socket, [1, 5, 0, 0]),
+    ("no signals from descriptors", libc::SYS_fcntl, [0, 8, 1, 0]),
+    ("no descriptor without a mark that a program would close it", libc::SYS_fcntl, [0, 0, 0, 0]),
+    ("no tracers", libc::SYS_prctl, [0x5961_6D61, 1, 0, 0]),
+    ("no dumps", libc::SYS_prctl, [4, 1, 0, 0]),
+    ("no memory moved over other memory", libc::SYS_mremap, [0, 4096, 4096, 3]),
+    ("no memory protected by keys", libc::SYS_pkey_mprotect, [0, 4096, 1, 0]),
+    ("no files in memory", libc::SYS_memfd_create, [0; 4]),
+    ("no faults by descriptor", libc::SYS_userfaultfd, [0; 4]),
+    ("no other filter", libc::SYS_seccomp, [0; 4]),
+    ("no counters", libc::SYS_perf_event_open, [0; 4]),
+    #[cfg(target_arch = "x86_64")]
+    ("no program by the other numbers of this processor", 0x4000_0000 | 520, [0; 4]),
+    ("no new machine", libc::SYS_ioctl, [0, 0xAE01, 0, 0]),
+    ("no executable memory", libc::SYS_mmap, [0, 4096, 5, 34]),
+    ("no memory made executable", libc::SYS_mprotect, [0, 4096, 4, 0]),
+    ("no rings", libc::SYS_io_uring_setup, [1, 0, 0, 0]),
+    ("no registration", libc::SYS_io_uring_register, [0; 4]),
+    ("no tracing", libc::SYS_ptrace, [0; 4]),
+    ("no mounts", libc::SYS_mount, [0; 4]),
+    ("no namespaces", libc::SYS_unshare, [0x1000_0000, 0, 0, 0]),
+    ("no signals to others", libc::SYS_tgkill, [2, 2, 0, 0]),
+    ("no kill", libc::SYS_kill, [1, 0, 0, 0]),
+    ("no keys", libc::SYS_keyctl, [0; 4]),
+    ("no programs in the kernel", libc::SYS_bpf, [0; 4]),
+];
