@@ -51,8 +51,7 @@ test("takes the profile out of the file and the table off the host, unless a san
 }, 30_000);
 
 test("restarts the agent when it is asked to, and waits until it answers", async () => {
-  const file = join(directory, "restarted.toml");
-  await Bun.write(file, 'listen = "127.0.0.1:7788"\n');
+  const file = "/etc/fluxvm/config.toml";
   const tools = join(directory, "tools");
   const asked = join(directory, "asked");
   // What it starts is long in coming, as an agent with many sandboxes is.
@@ -71,9 +70,13 @@ test("restarts the agent when it is asked to, and waits until it answers", async
   const { out, err } = await inNamespace([
     "ip link set lo up",
     "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system",
+    // The service reads one file only, and this host's own stays as it is.
+    "mkdir /run/upper /run/work",
+    "mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/upper,workdir=/run/work /etc",
+    `mkdir -p /etc/fluxvm && echo 'listen = "127.0.0.1:7788"' > ${file}`,
     `PATH=${tools}:$PATH`,
-    `fluxctl network enable --profile prod --skip-preflight --dry-run --restart --config ${file} >/dev/null`,
-    `fluxctl network enable --profile prod --skip-preflight --restart --config ${file}`,
+    "fluxctl network enable --profile prod --skip-preflight --dry-run --restart >/dev/null",
+    "fluxctl network enable --profile prod --skip-preflight --restart",
     "ss -Hltn sport = 7788",
     `kill $(cat ${directory}/pid)`,
   ]);
