@@ -75,7 +75,7 @@ fn after_a_restore_a_page_that_is_given_falls_back_to_the_snapshot_which_stays()
     for without in ["rootfs", "vsock_uds"] {
         config[without] = json!(null);
     }
-    File::create(lab.path("ram")).unwrap().set_len(lab::MEMORY_MIB << 20).unwrap();
+    lab.new_ram();
     config["ram"] = json!(lab.path("ram"));
     let hypervisor = Hypervisor::boot(&lab, &config);
     hypervisor.wait_running();

@@ -133,23 +133,16 @@ fn the_disk_is_as_it_was_when_the_machine_is_killed_meanwhile() {
         return;
     }
     let lab = Lab::new();
-    let config = lab.jailed_config('d');
-    {
-        let mut hypervisor = Hypervisor::boot(&lab, &config);
-        hypervisor.wait_running();
-        let mut guest = Driven::new(&lab);
-        guest.write_disk(7, b'a');
-        assert_eq!(hypervisor.act("pause"), PAUSED);
-        guest.stage_write(7, b'b');
-        assert_eq!(hypervisor.act("checkpoint"), OK);
-        assert_eq!(hypervisor.act("resume"), RUNNING);
-        hypervisor.wait("a write", || hypervisor.trial_bytes() > 0);
-        hypervisor.process.kill().unwrap();
-        hypervisor.ended();
-    }
-    fs::remove_file(lab.path("ram")).unwrap();
     let hypervisor = Hypervisor::boot(&lab, &lab.jailed_config('d'));
     hypervisor.wait_running();
+    let mut guest = Driven::new(&lab);
+    guest.write_disk(7, b'a');
+    assert_eq!(hypervisor.act("pause"), PAUSED);
+    guest.stage_write(7, b'b');
+    assert_eq!(hypervisor.act("checkpoint"), OK);
+    assert_eq!(hypervisor.act("resume"), RUNNING);
+    hypervisor.wait("a write", || hypervisor.trial_bytes() > 0);
+    let hypervisor = hypervisor.after_power_cut();
     assert_eq!(Driven::new(&lab).read_disk(7), b'a');
     assert_eq!(hypervisor.act("shutdown"), OK);
 }

@@ -14,10 +14,9 @@ const PLACES: usize = 200;
 /// A machine whose disk has a layer, and a snapshot of it.
 fn with_snapshot(lab: &Lab) -> (Hypervisor<'_>, PathBuf) {
     let hypervisor = Hypervisor::start(lab);
-    let mut request = lab.config('i');
-    request["action"] = json!("boot");
-    request["rootfs_layer"] = json!(lab.path("layer"));
-    assert_eq!(hypervisor.ask(&request), OK);
+    let mut config = lab.config('i');
+    config["rootfs_layer"] = json!(lab.path("layer"));
+    assert_eq!(hypervisor.boot_now(&config), OK);
     let snapshot = lab.path("snapshot");
     assert_eq!(hypervisor.act_at("snapshot_save", &snapshot), OK);
     (hypervisor, snapshot)

@@ -14,7 +14,6 @@ const MAY_BE_LEFT: [&str; 5] =
     ["sockets/control", "sockets/serial", "sockets/vsock", "volume/layer", "volume/layer.unfinished"];
 
 fn config(lab: &Lab) -> Value {
-    let _ = fs::remove_file(lab.path("ram"));
     let mut config = lab.jailed_config('i');
     config["serial_uds"] = json!(lab.path("sockets/serial"));
     config

@@ -19,7 +19,7 @@ fn the_status_tells_how_the_guest_ended() {
     for (letter, status) in [('h', 0), ('r', 20), ('f', 21)] {
         let lab = Lab::new();
         let mut hypervisor = Hypervisor::start(&lab);
-        assert_eq!(hypervisor.boot_now(letter), OK);
+        assert_eq!(hypervisor.boot_now(&lab.config(letter)), OK);
         assert_eq!(hypervisor.ended().0.code(), Some(status), "{letter}");
         assert_eq!(lab.left(), [""; 0]);
     }
@@ -33,9 +33,9 @@ fn a_machine_lives_by_requests() {
     let lab = Lab::new();
     let mut hypervisor = Hypervisor::start(&lab);
     assert!(hypervisor.act("resume").contains("there is no machine yet"));
-    assert_eq!(hypervisor.boot_now('s'), OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('s')), OK);
     hypervisor.wait_printed("2");
-    assert!(hypervisor.boot_now('s').contains("there is a machine already, and it is running"));
+    assert!(hypervisor.boot_now(&lab.config('s')).contains("there is a machine already, and it is running"));
     for _ in 0..3 {
         assert_eq!(hypervisor.act("pause"), PAUSED);
         assert_eq!(hypervisor.act("pause"), PAUSED);
@@ -56,7 +56,7 @@ fn a_restore_puts_memory_and_disk_back_and_only_reads_the_snapshot() {
     }
     let lab = Lab::new();
     let mut hypervisor = Hypervisor::start(&lab);
-    assert_eq!(hypervisor.boot_now('m'), OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('m')), OK);
     let snapshot = lab.path("snapshot");
     let restore = || hypervisor.act_at("snapshot_restore", &snapshot);
     assert!(restore().contains("cannot be used"));
@@ -95,7 +95,7 @@ fn a_bundle_is_a_directory_with_a_snapshot() {
     }
     let lab = Lab::new();
     let hypervisor = Hypervisor::start(&lab);
-    assert_eq!(hypervisor.boot_now('m'), OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('m')), OK);
     let bundle = lab.path("bundle");
     assert!(hypervisor.act_at("migrate_import", &bundle).contains("No such file"));
     assert_eq!(hypervisor.act_at("migrate_export", &bundle), OK);
@@ -113,10 +113,9 @@ fn vcpus_that_were_made_are_given_to_the_guest_by_and_by() {
     }
     let lab = Lab::new();
     let hypervisor = Hypervisor::start(&lab);
-    let mut request = lab.config('i');
-    request["action"] = json!("boot");
-    request["max_vcpus"] = json!(4);
-    assert_eq!(hypervisor.ask(&request), OK);
+    let mut config = lab.config('i');
+    config["max_vcpus"] = json!(4);
+    assert_eq!(hypervisor.boot_now(&config), OK);
     let add = |count: u32| hypervisor.ask(&json!({ "action": "hotplug_cpu", "add": count }));
     assert!(add(0).contains("at least one"));
     assert!(add(3).contains("2 vCPUs and was made for 4") && add(3).contains("max_vcpus"));
@@ -159,7 +158,7 @@ fn the_power_button_is_pressed_by_a_request() {
     }
     let lab = Lab::new();
     let mut hypervisor = Hypervisor::start(&lab);
-    assert_eq!(hypervisor.boot_now('p'), OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('p')), OK);
     hypervisor.wait_printed("w");
     assert_eq!(hypervisor.act("pause"), PAUSED);
     assert!(hypervisor.act("power_button").contains("cannot press the power button of a machine that is paused"));
@@ -176,10 +175,9 @@ fn a_balloon_takes_what_leaves_the_guest_enough() {
     }
     let lab = Lab::new();
     let hypervisor = Hypervisor::start(&lab);
-    let mut request = lab.config('i');
-    request["action"] = json!("boot");
-    request["memory_mib"] = json!(256);
-    assert_eq!(hypervisor.ask(&request), OK);
+    let mut config = lab.config('i');
+    config["memory_mib"] = json!(256);
+    assert_eq!(hypervisor.boot_now(&config), OK);
     let balloon = |mib: u64| hypervisor.ask(&json!({ "action": "balloon", "balloon_mib": mib }));
     let is = |target: u64| format!(r#"{{\"actual_mib\":0,\"memory_mib\":256,\"target_mib\":{target}}}"#);
     assert!(balloon(192).contains(&is(192)), "{}", balloon(192));
@@ -198,10 +196,9 @@ fn a_program_types_and_reads_at_the_serial_port() {
     }
     let lab = Lab::new();
     let mut hypervisor = Hypervisor::start(&lab);
-    let mut request = lab.config('e');
-    request["action"] = json!("boot");
-    request["serial_uds"] = json!(lab.path("sockets/serial"));
-    assert_eq!(hypervisor.ask(&request), OK);
+    let mut config = lab.config('e');
+    config["serial_uds"] = json!(lab.path("sockets/serial"));
+    assert_eq!(hypervisor.boot_now(&config), OK);
     let stranger = UnixStream::connect(lab.path("sockets/serial")).unwrap();
     let mut client = UnixStream::connect(lab.path("sockets/serial")).unwrap();
     // Who came first is left, and notices.
@@ -228,8 +225,6 @@ fn a_jail_is_entered_at_the_start_or_not_at_all() {
     }
     let lab = Lab::new();
     let hypervisor = Hypervisor::start(&lab);
-    let mut request = lab.jailed_config('i');
-    request["action"] = json!("boot");
-    assert!(hypervisor.ask(&request).contains("jail: only a process that has not begun"));
+    assert!(hypervisor.boot_now(&lab.jailed_config('i')).contains("jail: only a process that has not begun"));
     assert_eq!(hypervisor.act("shutdown"), OK);
 }

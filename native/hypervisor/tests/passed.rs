@@ -65,7 +65,6 @@ fn a_machine_begins_from_a_snapshot_that_only_root_can_read() {
     assert_eq!(hypervisor.act("shutdown"), OK);
     hypervisor.ended();
     fs::remove_file(lab.path("volume/layer")).unwrap();
-    fs::remove_file(lab.path("ram")).unwrap();
     let mut config = lab.jailed_config('m');
     config["restore"] = json!(lab.path("outside"));
     let mut hypervisor = Hypervisor::boot(&lab, &config);
@@ -87,7 +86,7 @@ fn files_that_are_too_few_too_many_full_or_for_nothing_are_refused() {
     }
     let lab = Lab::new();
     let mut hypervisor = Hypervisor::start(&lab);
-    assert_eq!(hypervisor.boot_now('i'), OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('i')), OK);
     let file = |content: &[u8]| {
         let path = lab.path("console");
         let file = tempfile::tempfile_in(path.parent().unwrap()).unwrap();

@@ -154,7 +154,7 @@ fn a_snapshot_that_does_not_fit_is_no_beginning() {
     let folder = tempfile::tempdir().unwrap();
     let snapshot = folder.path().join("snapshot");
     let mut hypervisor = Hypervisor::start(&lab);
-    assert_eq!(hypervisor.boot_now('i'), lab::OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('i')), lab::OK);
     assert_eq!(hypervisor.act_at("snapshot_save", &snapshot), lab::OK);
     assert_eq!(hypervisor.act("shutdown"), lab::OK);
     hypervisor.ended();
@@ -194,7 +194,7 @@ fn a_disk_that_another_machine_writes_to_is_refused() {
     }
     let lab = Lab::new();
     let first = Hypervisor::start(&lab);
-    assert_eq!(first.boot_now('i'), lab::OK);
+    assert_eq!(first.boot_now(&lab.config('i')), lab::OK);
     let other = Lab::new();
     let mut config = other.config('i');
     config["rootfs"] = json!(lab.path("disk"));

@@ -45,7 +45,7 @@ fn a_snapshot_replaces_none_of_its_four_files() {
     }
     let lab = Lab::new();
     let hypervisor = Hypervisor::start(&lab);
-    assert_eq!(hypervisor.boot_now('i'), OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('i')), OK);
     let snapshot = lab.path("snapshot");
     for end in ["", ".mem", ".vmstate", ".rootfs"] {
         let name = format!("snapshot{end}");
@@ -113,7 +113,7 @@ fn a_snapshot_is_on_the_disk_of_the_host_when_it_is_taken_and_put_back() {
         return;
     }
     let hypervisor = Hypervisor::start(&lab);
-    assert_eq!(hypervisor.boot_now('c'), OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('c')), OK);
     assert_eq!(hypervisor.act_at("snapshot_save", &lab.path("snapshot")), OK);
     for end in ["", ".mem", ".vmstate", ".rootfs"] {
         assert_eq!(pages_to_be_written(&lab.path(&format!("snapshot{end}"))), Some(0), "{end}");
@@ -130,7 +130,7 @@ fn a_snapshot_without_room_leaves_nothing_and_the_machine_runs() {
     }
     let lab = Lab::new();
     let hypervisor = Hypervisor::start(&lab);
-    assert_eq!(hypervisor.boot_now('c'), OK);
+    assert_eq!(hypervisor.boot_now(&lab.config('c')), OK);
     let small = lab.path("small");
     fs::create_dir(&small).unwrap();
     mount("small", &small, "tmpfs", MountFlags::empty(), Some(c"size=256k")).unwrap();

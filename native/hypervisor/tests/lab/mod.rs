@@ -66,14 +66,19 @@ impl Lab {
     /// The same with a layer over the disk, in the jail, with RAM in a file by which the test looks into the guest.
     pub fn jailed_config(&self, letter: char) -> Value {
         let mut config = self.config(letter);
-        let ram = File::create(self.path("ram")).unwrap();
-        ram.set_len(MEMORY_MIB << 20).unwrap();
+        self.new_ram();
         config["ram"] = json!(self.path("ram"));
         config["rootfs_layer"] = json!(self.path("volume/layer"));
         config["jail"] = json!({
             "uid": ID, "gid": ID, "directory": self.path("volume"), "sockets": self.path("sockets"),
         });
         config
+    }
+
+    /// The memory of a guest that has not begun; whoever has the file before keeps that.
+    pub fn new_ram(&self) {
+        let _ = fs::remove_file(self.path("ram"));
+        File::create(self.path("ram")).unwrap().set_len(MEMORY_MIB << 20).unwrap();
     }
 
     /// All files but those that were there before, and logs.
@@ -126,6 +131,17 @@ impl<'a> Hypervisor<'a> {
         Self { process: command.spawn().unwrap(), lab }
     }
 
+    /// Ends the program and its guest at once, and boots the same configuration again with other memory, as a host does after
+    /// a power cut.
+    pub fn after_power_cut(mut self) -> Self {
+        self.process.kill().unwrap();
+        self.ended();
+        self.lab.new_ram();
+        let again = Self::with_config(self.lab);
+        again.wait_running();
+        again
+    }
+
     pub fn connect(&self) -> UnixStream {
         let mut stream = None;
         self.wait("a socket", || {
@@ -166,9 +182,9 @@ impl<'a> Hypervisor<'a> {
         self.ask(&json!({ "action": action, "path": path }))
     }
 
-    /// Boots by a request.
-    pub fn boot_now(&self, letter: char) -> String {
-        let mut request = self.lab.config(letter);
+    /// Boots by a request with a configuration.
+    pub fn boot_now(&self, config: &Value) -> String {
+        let mut request = config.clone();
         request["action"] = json!("boot");
         self.ask(&request)
     }
