@@ -9,6 +9,7 @@ use fluxvm_engine::vcpu::End;
 use fluxvm_engine::virtio::VirtioDevice;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -134,6 +135,14 @@ pub fn ram_file() -> File {
     let file = tempfile::tempfile().unwrap();
     file.set_len(RAM_BYTES).unwrap();
     file
+}
+
+/// Another file as RAM with the same content.
+pub fn copy(file: &File) -> File {
+    let (mut bytes, copy) = (vec![0; RAM_BYTES as usize], ram_file());
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    copy.write_all_at(&bytes, 0).unwrap();
+    copy
 }
 
 /// Waits until it is so; `what` says what is instead.
