@@ -1,5 +1,6 @@
 // A fabric on fakes: sandboxes that a test makes up, names that it answers, a clock that it turns.
 import type { SandboxNetwork } from "../../contracts/network.ts";
+import type { EffectivePolicy } from "../../contracts/network-policy.ts";
 import type { ResourceScope } from "../../contracts/resource.ts";
 import { silentLog } from "../../telemetry/silent-log.ts";
 import type { ResolvedAddress } from "../host-names.ts";
@@ -81,6 +82,24 @@ export class NetworkWorld {
   async remove(id: string): Promise<void> {
     this.sandboxes.delete(id);
     await this.services.life.gone(id);
+  }
+
+  /** The policy that the dataplane has for a sandbox with a network. */
+  inForce(id: string): EffectivePolicy {
+    const policy = this.dataplane.policies.get(id);
+    if (policy === undefined) throw new Error(`${id} is not attached`);
+    return policy;
+  }
+
+  /** The policy on the disk; null when there is none. */
+  stored(id: string) {
+    const text = this.store.files.get(`network-policy/${id}`);
+    return text === undefined ? null : JSON.parse(text);
+  }
+
+  /** Whether what is in force is what is declared. */
+  async synced(id: string): Promise<boolean> {
+    return (await this.services.views.status(id)).isSynced;
   }
 
   readonly directory: SandboxDirectory = {
