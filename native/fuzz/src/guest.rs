@@ -272,6 +272,11 @@ impl Guest {
         self.turn_within(0)
     }
 
+    /// Serves the device once, when there is something to do within a time.
+    pub fn wait(&mut self, wait_ms: u16) {
+        self.turn_within(wait_ms);
+    }
+
     fn turn_within(&mut self, wait_ms: u16) -> bool {
         self.note_chains();
         let events = self.reactor.turn(wait_ms).expect("the reactor turns");

@@ -5,6 +5,7 @@
 pub mod guard;
 pub mod guest;
 pub mod rings;
+pub mod room;
 pub mod script;
 pub mod story;
 pub mod targets;
