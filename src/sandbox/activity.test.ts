@@ -28,6 +28,16 @@ describe("a sandbox", () => {
     expect(lastTold(at)?.attributes).toEqual({ exit_code: 6 });
   });
 
+  test("is idle with the end of its last command, though another's is not told yet", async () => {
+    await using at = await ExecutionWorld.create();
+    const first = await at.start({ id: "first", command: "x" });
+    const second = await at.start({ id: "second", command: "x" });
+    first.exit(1);
+    second.exit(7);
+    await until(() => told(at).length === 2, "it is idle");
+    expect(lastTold(at)?.attributes).toEqual({ exit_code: 7 });
+  });
+
   test("is idle after a command that did not start, or that a signal ended", async () => {
     await using at = await ExecutionWorld.create();
     at.guest.startFault = { error: new AgentError("PROGRAM_NOT_FOUND"), afterStart: false };

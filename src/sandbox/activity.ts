@@ -9,6 +9,9 @@ import { eventRow } from "./transition.ts";
 /** How a command ended: as its process did, or why nobody saw that. */
 export type CommandEnd = ExitStatus | { readonly error: string };
 
+/** The end of a command that nobody saw. */
+export const UNSEEN_END: CommandEnd = { error: "its end was not seen" };
+
 const SIGNAL_STATUS_BASE = 128;
 
 /** A command has begun. */
@@ -20,17 +23,23 @@ export function commandBegan(context: Context, sandbox: Sandbox): void {
 }
 
 /** A command that began has ended; to be followed by `tellIdle` when whatever else tells of it has. */
-export function commandEnded(sandbox: Sandbox): void {
+export function commandEnded(sandbox: Sandbox, end: CommandEnd): void {
   sandbox.runningCommands -= 1;
+  sandbox.lastCommandEnd = end;
 }
 
-/** Tells that the sandbox is idle, when it is and nobody was told; `end` is that of its last command. */
-export function tellIdle(context: Context, sandbox: Sandbox, end: CommandEnd): void {
+/**
+ * Tells that the sandbox is idle, when it is and nobody was told. How its last command ended is not the caller's to say:
+ * what is told of a command takes a while, and another may have ended meanwhile.
+ */
+export function tellIdle(context: Context, sandbox: Sandbox): void {
   if (sandbox.runningCommands > 0 || !sandbox.toldRunning) return;
   sandbox.toldRunning = false;
   // The end of the sandbox has events of its own.
   if (sandbox.record.phase !== "ready") return;
-  context.dependencies.publish(eventRow(context, sandbox.record, "sandbox.idle", idleAttributes(end)));
+  context.dependencies.publish(
+    eventRow(context, sandbox.record, "sandbox.idle", idleAttributes(sandbox.lastCommandEnd)),
+  );
 }
 
 /** Does what changes files for a caller, which the sandbox has to be left in. */

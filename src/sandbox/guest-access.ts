@@ -4,7 +4,7 @@ import { limits } from "../config/limits.ts";
 import type { ExecRequest, ExecResult, FileContent } from "../contracts/channel.ts";
 import { AgentError } from "../errors/agent-error.ts";
 import { withDeadline } from "../errors/deadline.ts";
-import { type CommandEnd, commandBegan, commandEnded, tellIdle, writing } from "./activity.ts";
+import { commandBegan, commandEnded, tellIdle, UNSEEN_END, writing } from "./activity.ts";
 import type { Context } from "./context.ts";
 import { environmentBytes, withEnvironment } from "./environment.ts";
 import type { ProcessRequest } from "./operations.ts";
@@ -99,7 +99,7 @@ export async function runProcess(context: Context, sandbox: Sandbox, asked: Proc
     throw new AgentError("SANDBOX_BUSY", `${limits.runningExecutionsMax} commands are running in the sandbox`);
   }
   commandBegan(context, sandbox);
-  let end: CommandEnd = { error: "its end was not seen" };
+  let end = UNSEEN_END;
   try {
     const channel = await live.instance.channel();
     const running = channel.exec(execRequest(request, timeoutMs));
@@ -108,8 +108,8 @@ export async function runProcess(context: Context, sandbox: Sandbox, asked: Proc
     else if (result.signal !== null) end = sandbox.lastExit = { signal: result.signal };
     return result;
   } finally {
-    commandEnded(sandbox);
-    tellIdle(context, sandbox, end);
+    commandEnded(sandbox, end);
+    tellIdle(context, sandbox);
     refreshUsage(context, sandbox);
   }
 }

@@ -4,6 +4,7 @@ import type { Instance } from "../contracts/backend.ts";
 import type { SandboxNetwork } from "../contracts/network.ts";
 import type { Volume } from "../contracts/storage.ts";
 import type { AgentError } from "../errors/agent-error.ts";
+import type { CommandEnd } from "./activity.ts";
 import { Actor } from "./actor.ts";
 import type { Environment } from "./environment.ts";
 import type { ExecutionTable } from "./executions/table.ts";
@@ -44,6 +45,8 @@ export class Sandbox {
   /** A frozen guest does not answer: what it runs for an earlier agent process is asked for when it goes on. */
   adoptsOnResume = false;
   runningCommands = 0;
+  /** How the command ended that ended last, for whoever tells that the sandbox is idle. */
+  lastCommandEnd: CommandEnd = { error: "no command has ended" };
   /** Whether followers of events were last told that commands run. */
   toldRunning = false;
   runningListings = 0;

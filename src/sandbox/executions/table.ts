@@ -4,7 +4,7 @@ import { limits } from "../../config/limits.ts";
 import type { ExecutionStart, GuestExecution } from "../../contracts/executions.ts";
 import { AgentError, asAgentError } from "../../errors/agent-error.ts";
 import { withDeadline } from "../../errors/deadline.ts";
-import { type CommandEnd, commandBegan, commandEnded, tellIdle } from "../activity.ts";
+import { type CommandEnd, commandBegan, commandEnded, tellIdle, UNSEEN_END } from "../activity.ts";
 import { nextTurn } from "../clock.ts";
 import type { Context } from "../context.ts";
 import { atOnce } from "../../contracts/at-once.ts";
@@ -231,7 +231,7 @@ export class ExecutionTable {
       return;
     }
     execution.cross();
-    this.#uncount(execution);
+    this.#uncount(execution, UNSEEN_END);
     this.#retention.left(execution);
     await execution.remove();
     await entry.saved;
@@ -315,8 +315,8 @@ export class ExecutionTable {
     this.#entries.set(id, entry);
     this.#count(entry.execution);
     entry.started = this.#launch(entry, request).catch(async (error: unknown) => {
-      this.#uncount(entry.execution);
-      tellIdle(this.#context, this.#sandbox, { error: asAgentError(error).message });
+      this.#uncount(entry.execution, { error: asAgentError(error).message });
+      tellIdle(this.#context, this.#sandbox);
       await this.#forget(entry);
       throw error;
     });
@@ -353,12 +353,12 @@ export class ExecutionTable {
   }
 
   #ended(entry: Entry): void {
-    this.#uncount(entry.execution);
     const { exitCode = null, signal = null, error = null } = entry.execution.stored.end ?? {};
-    let end: CommandEnd = { error: error ?? "its end was not seen" };
+    let end: CommandEnd = error === null ? UNSEEN_END : { error };
     if (exitCode !== null) end = this.#sandbox.lastExit = { code: exitCode };
     else if (signal !== null) end = this.#sandbox.lastExit = { signal };
-    void entry.events.exited(entry.execution).then(() => tellIdle(this.#context, this.#sandbox, end));
+    this.#uncount(entry.execution, end);
+    void entry.events.exited(entry.execution).then(() => tellIdle(this.#context, this.#sandbox));
     refreshUsage(this.#context, this.#sandbox);
     if (this.#entries.get(entry.execution.id) === entry) this.#retention.ended(entry.execution);
   }
@@ -369,8 +369,8 @@ export class ExecutionTable {
     commandBegan(this.#context, this.#sandbox);
   }
 
-  #uncount(execution: HeldExecution): void {
-    if (this.#counted.delete(execution)) commandEnded(this.#sandbox);
+  #uncount(execution: HeldExecution, end: CommandEnd): void {
+    if (this.#counted.delete(execution)) commandEnded(this.#sandbox, end);
   }
 
   #started(entry: Entry): void {
