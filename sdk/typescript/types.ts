@@ -787,8 +787,10 @@ export type NetworkStatus = {
   readonly pin_dir: string | null;
   readonly schema_version: number | null;
   readonly schema_compatible: boolean;
-  /** What is in force is what is declared. */
+  /** Nothing else than what is declared is in force. */
   readonly policy_synced: boolean;
+  /** `in_force`: packets are decided by what is declared. `no_network`: it is stored, and there is no network to enforce it on. `out_of_sync`: something else is in force, or nothing is known to be. */
+  readonly enforcement: "in_force" | "no_network" | "out_of_sync";
   readonly method: string | null;
   readonly policy: NetworkPolicy;
   readonly fault: string | null;

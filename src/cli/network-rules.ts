@@ -2,11 +2,12 @@
 import type { NetworkPolicy } from "../../sdk/typescript/types.ts";
 import { parseAddress } from "../network/address.ts";
 import { formatCidr, hostRange, parseCidr } from "../network/cidr.ts";
+import { entityOf } from "../network/entities.ts";
 import { hostNameOf } from "../network/policy.ts";
 import { formatPort, parsePort } from "../network/ports.ts";
 import { UsageError } from "./command.ts";
 
-type ListField = "allow_cidrs" | "allow_ports" | "allow_fqdns" | "deny_cidrs";
+type ListField = "allow_cidrs" | "allow_ports" | "allow_fqdns" | "deny_cidrs" | "entities";
 /** One line of a policy. */
 export type Rule = { readonly list: ListField; readonly entry: string } | { readonly flag: "deny_udp" };
 
@@ -20,10 +21,14 @@ function allowRule(word: string): Rule {
   if (range !== null) return { list: "allow_cidrs", entry: range };
   const port = parsePort(word);
   if (port !== null) return { list: "allow_ports", entry: formatPort(port) };
+  const entity = entityOf(word);
+  if (entity !== null) return { list: "entities", entry: entity };
   // A name without a dot has no public address, so it is a port that somebody mistyped.
   const name = word.includes("/") || !word.includes(".") ? null : hostNameOf(word);
   if (name !== null) return { list: "allow_fqdns", entry: name };
-  throw new UsageError(`${JSON.stringify(word)} is no range (10.0.0.0/8), port (tcp/443) or host name (example.org)`);
+  throw new UsageError(
+    `${JSON.stringify(word)} is no range (10.0.0.0/8), port (tcp/443), host name (example.org) or entity (world)`,
+  );
 }
 
 function denyRule(word: string): Rule {
@@ -56,6 +61,22 @@ export function withoutRule(policy: NetworkPolicy, rule: Rule): NetworkPolicy {
   // Whoever takes away what was never there meant another.
   if (!list.includes(rule.entry)) throw new Error(`${rule.list} has no ${rule.entry}`);
   return { ...policy, [rule.list]: list.filter((entry) => entry !== rule.entry) };
+}
+
+/**
+ * What is to be said of the host names of a policy that allow nothing, `unresolved` being those without an address that
+ * could be allowed; a line each.
+ */
+export function idleNames(policy: NetworkPolicy, unresolved: readonly string[]): readonly string[] {
+  const isPattern = (name: string): boolean => name.includes("*");
+  return [
+    ...policy.allow_fqdns
+      .filter(isPattern)
+      .map((name) => `allow_fqdns: ${name} is never resolved and allows nothing; dns_names of the edge takes patterns`),
+    ...policy.allow_fqdns
+      .filter((name) => !isPattern(name) && unresolved.includes(name))
+      .map((name) => `allow_fqdns: ${name} has no public address now, and allows nothing until it has`),
+  ];
 }
 
 /** What a policy without any list of what is allowed comes to, or null while it has one. */

@@ -31,11 +31,15 @@ export interface AddressUse {
   readonly allocated: number;
 }
 
+/** Whether packets are decided by what is declared: `no_network` where there are none to decide, as yet or ever. */
+export type Enforcement = "in_force" | "no_network" | "out_of_sync";
+
 export interface StatusView {
   readonly attachment: Attachment;
   readonly identity: number;
-  /** What is in force is what is declared. */
+  /** Nothing else than what is declared is in force. */
   readonly isSynced: boolean;
+  readonly enforcement: Enforcement;
   /** What is declared, or deny-all where that cannot be read. */
   readonly policy: NetworkPolicy;
   /** Why what is stored cannot be used. */
@@ -128,13 +132,15 @@ export class NetworkViews {
     const network = this.fabric.connected.get(id)?.sandbox.network ?? null;
     const attachment = network === null ? DETACHED : await this.dependencies.dataplane.attachment(id);
     const identity = this.fabric.identities.of(id);
+    const isSynced =
+      network === null
+        ? !this.fabric.faults.has(id)
+        : this.#isSynced(attachment, this.#wanted(id)?.fingerprint ?? null);
     return {
       attachment,
       identity,
-      isSynced:
-        network === null
-          ? !this.fabric.faults.has(id)
-          : this.#isSynced(attachment, this.#wanted(id)?.fingerprint ?? null),
+      isSynced,
+      enforcement: !isSynced ? "out_of_sync" : network === null ? "no_network" : "in_force",
       policy: declared.policy,
       fault: declared.policyFault ?? declared.edgeFault,
     };

@@ -42,10 +42,11 @@ const set: Command = {
 
 const allow: Command = {
   path: ["network", "policy", "allow"],
-  summary: "Let a sandbox reach ranges, ports and host names.",
+  summary: "Let a sandbox reach ranges, ports, host names and entities.",
   details:
-    "RULE is a range or an address (10.0.0.0/8), a port (tcp/443, udp/53, icmp/0), or a host name (example.org). With the\n" +
-    "first range or name everything else is denied, with the first port every other port: packets must fit both lists.",
+    "RULE is a range or an address (10.0.0.0/8), a port (tcp/443, udp/53, icmp/0), a host name (example.org), or an\n" +
+    "entity (world, host, cluster). With the first of these but a port everything else is denied, with the first port\n" +
+    "every other port: packets must fit both lists. Names that allow nothing now are told on stderr.",
   arguments: [{ name: "SANDBOX" }, { name: "RULE", rest: true }],
   client: true,
   options: [removeOption],
@@ -63,7 +64,7 @@ const deny: Command = {
 };
 
 async function change(kind: "allow" | "deny", invocation: Invocation, terminal: Terminal): Promise<number> {
-  const { openness, parseRule, withRule, withoutRule } = await import("../network-rules.ts");
+  const { idleNames, openness, parseRule, withRule, withoutRule } = await import("../network-rules.ts");
   const rules = invocation.rest.map((word) => parseRule(kind, word));
   const changed = invocation.flag("remove") ? withoutRule : withRule;
   const { network } = await sandboxOf(invocation, terminal);
@@ -71,6 +72,10 @@ async function change(kind: "allow" | "deny", invocation: Invocation, terminal: 
   const after = await network.setPolicy(rules.reduce(changed, before), within());
   const opened = openness(before) === null ? openness(after) : null;
   if (opened !== null) await terminal.err(`fluxctl: ${opened}\n`);
+  if (after.allow_fqdns.length > 0) {
+    const { unresolved_names: unresolved } = await network.effective(within());
+    for (const line of idleNames(after, unresolved)) await terminal.err(`fluxctl: ${line}\n`);
+  }
   return await show(after, invocation, terminal);
 }
 

@@ -16,7 +16,8 @@ const CAPTURE_GRACE_MS = 15_000;
 const status: Command = {
   path: ["network", "status"],
   summary: "Show how a sandbox is attached, and whether its policy is in force.",
-  details: "Exits with 1 when what is declared is not in force.",
+  details:
+    "Exits with 1 when what is declared is not in force, be it that the sandbox has no network to enforce it on.",
   arguments: [{ name: "SANDBOX" }],
   client: true,
   options: [],
@@ -25,7 +26,10 @@ const status: Command = {
     const found = await network.status(within());
     const { policy: _, ...rest } = found;
     await terminal.out(invocation.output === "json" ? json(found) : objectFields(rest));
-    return found.policy_synced ? EXIT.success : EXIT.failure;
+    if (found.enforcement === "no_network") {
+      await terminal.err("fluxctl: the policy is stored, and there is no network to enforce it on\n");
+    }
+    return found.enforcement === "in_force" ? EXIT.success : EXIT.failure;
   },
 };
 

@@ -60,6 +60,7 @@ describe("policy", () => {
   const answers: Answers = {
     [`GET ${BOX}/policy`]: () => Response.json(policy),
     [`POST ${BOX}/policy`]: ({ body }) => Response.json({ ...policy, ...(body as object) }),
+    [`GET ${BOX}/effective`]: () => Response.json({ unresolved_names: ["gone.example", "*.example.com"] }),
   };
 
   test("get, and set from stdin or a file", async () => {
@@ -81,7 +82,7 @@ describe("policy", () => {
     const { calls } = serve(answers);
     const words = ["10.1.2.3/16", "192.0.2.9", "10.0.0.0/8", "TCP/443", "icmpv6/0", "Example.ORG", "*.example.com"];
     expect((await run(["policy", "allow", ID, ...words])).status).toBe(0);
-    expect(calls.at(-1)?.body).toEqual({
+    expect(calls.find(({ method }) => method === "POST")?.body).toEqual({
       ...policy,
       allow_cidrs: ["10.0.0.0/8", "10.1.0.0/16", "192.0.2.9/32"],
       allow_ports: ["tcp/443", "icmp6/0"],
@@ -89,6 +90,18 @@ describe("policy", () => {
     });
     await run(["policy", "deny", ID, "fd00::1/8", "udp"]);
     expect(calls.at(-1)?.body).toEqual({ ...policy, deny_cidrs: ["fd00::/8"], deny_udp: true });
+    await run(["policy", "allow", ID, "reserved:world", "host"]);
+    expect(calls.at(-1)?.body).toEqual({ ...policy, entities: ["world", "host"] });
+  });
+
+  test("names that allow nothing are told, each for its reason", async () => {
+    serve(answers);
+    const { status, stderr } = await run(["policy", "allow", ID, "gone.example", "example.org", "*.example.com"]);
+    expect([status, stderr]).toEqual([
+      0,
+      "fluxctl: allow_fqdns: *.example.com is never resolved and allows nothing; dns_names of the edge takes patterns\n" +
+        "fluxctl: allow_fqdns: gone.example has no public address now, and allows nothing until it has\n",
+    ]);
   });
 
   test("what is taken away must be there, and an open policy is told", async () => {
@@ -137,13 +150,16 @@ describe("policy", () => {
 describe("traffic", () => {
   test("status fails when what is declared is not in force", async () => {
     const status = { mode: "ebpf", attached: true, interface: "vhabc", policy_synced: true, policy };
-    let isSynced = true;
-    serve({ [`GET ${BOX}/status`]: () => Response.json({ ...status, policy_synced: isSynced }) });
+    let enforcement = "in_force";
+    serve({ [`GET ${BOX}/status`]: () => Response.json({ ...status, enforcement }) });
     const done = await run(["status", ID]);
     expect([done.status, done.stdout.split("\n")[2]]).toEqual([0, "interface:     vhabc"]);
     expect(done.stdout).not.toContain("allow_cidrs");
-    isSynced = false;
-    expect((await run(["status", ID, "-o", "json"])).status).toBe(1);
+    enforcement = "out_of_sync";
+    expect(await run(["status", ID, "-o", "json"])).toMatchObject({ status: 1, stderr: "" });
+    enforcement = "no_network";
+    const stderr = "fluxctl: the policy is stored, and there is no network to enforce it on\n";
+    expect(await run(["status", ID, "-o", "json"])).toMatchObject({ status: 1, stderr });
   });
 
   test("stats, drops, connections and the effective policy", async () => {

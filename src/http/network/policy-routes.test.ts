@@ -39,6 +39,7 @@ describe("the policy of a sandbox", () => {
       schema_version: 1,
       schema_compatible: true,
       policy_synced: true,
+      enforcement: "in_force",
       policy: posted.json,
       fault: null,
     });
@@ -89,6 +90,7 @@ describe("the policy of a sandbox", () => {
     expect(post.status).toBe(200);
     const status = await harness.call("GET", `/v1/vms/${id}/network/status`);
     expect(status.json).toMatchObject({ attached: false, interface: null, pin_dir: null, policy_synced: true });
+    expect(status.json.enforcement).toBe("no_network");
     for (const path of ["stats", "flows", "drops", "drop-reasons", "conntrack", "learned-ip", "migration/state"]) {
       const answer = await harness.call("GET", `/v1/vms/${id}/network/${path}`);
       expect([path, answer.status, answer.json.code]).toEqual([path, 412, "INVALID_STATE"]);
@@ -171,7 +173,8 @@ test("an attachment that is lost is put back before a policy is declared, and sa
   const { dataplane } = harness.network;
   const path = `/v1/vms/${id}/network`;
   dataplane.policies.delete(id);
-  expect((await harness.call("GET", `${path}/status`)).json).toMatchObject({ attached: false, policy_synced: false });
+  const lost = (await harness.call("GET", `${path}/status`)).json;
+  expect(lost).toMatchObject({ attached: false, policy_synced: false, enforcement: "out_of_sync" });
   expect((await harness.call("POST", `${path}/policy`, { json: { audit_mode: true } })).status).toBe(200);
   expect((await harness.call("GET", `${path}/status`)).json).toMatchObject({ attached: true, policy_synced: true });
 

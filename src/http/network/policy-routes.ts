@@ -77,7 +77,7 @@ export function policyRoutes({ fabric, views }: NetworkServices): readonly Route
       success: { status: 200, schema: statusSchema },
       errors: applyFailures,
       handler: async ({ id }) => {
-        const { attachment, identity, isSynced, policy, fault } = await views.status(id);
+        const { attachment, identity, isSynced, enforcement, policy, fault } = await views.status(id);
         return {
           mode: views.mode,
           required: views.required,
@@ -89,6 +89,7 @@ export function policyRoutes({ fabric, views }: NetworkServices): readonly Route
           schema_version: attachment.schemaVersion,
           schema_compatible: attachment.schemaCompatible,
           policy_synced: isSynced,
+          enforcement,
           method: attachment.method,
           policy,
           fault: fault?.message ?? null,

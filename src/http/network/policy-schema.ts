@@ -127,7 +127,12 @@ export const statusSchema = Type.Object(
     pin_dir: nullable(Type.String()),
     schema_version: nullable(Type.Integer()),
     schema_compatible: Type.Boolean(),
-    policy_synced: Type.Boolean({ description: "What is in force is what is declared." }),
+    policy_synced: Type.Boolean({ description: "Nothing else than what is declared is in force." }),
+    enforcement: Type.Union([Type.Literal("in_force"), Type.Literal("no_network"), Type.Literal("out_of_sync")], {
+      description:
+        "`in_force`: packets are decided by what is declared. `no_network`: it is stored, and there is no network to " +
+        "enforce it on. `out_of_sync`: something else is in force, or nothing is known to be.",
+    }),
     method: nullable(Type.String({ description: "`tcx`, `tc` or `nft`." })),
     policy: policySchema,
     fault: nullable(Type.String({ description: "Why the stored policy cannot be used; then everything is denied." })),
