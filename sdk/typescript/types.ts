@@ -613,7 +613,10 @@ export type HubbleFlow = {
 export type Ipam = {
   /** Blocks of addresses, one a sandbox. */
   readonly capacity: number;
+  /** Not free: held by a sandbox, or in quarantine. */
   readonly allocated: number;
+  /** Those of `allocated` whose sandbox is gone. They are free when nothing on the host can be using them, which is looked at in rounds, and at once when no other is left. */
+  readonly quarantined: number;
   readonly free: number;
   readonly utilization_percent: number;
   readonly near_exhaustion: boolean;

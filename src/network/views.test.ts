@@ -11,9 +11,10 @@ test.each([
   [8, 8, 100, true],
   [0, 0, 100, true],
 ])("of %d blocks of addresses %d are leased", async (capacity, allocated, utilizationPercent, nearExhaustion) => {
-  const { views } = new NetworkWorld(undefined, { addresses: () => ({ capacity, allocated }) }).services;
+  const { views } = new NetworkWorld(undefined, { addresses: () => ({ capacity, allocated, quarantined: 0 }) })
+    .services;
   const free = capacity - allocated;
-  expect(views.ipam()).toEqual({ capacity, allocated, free, utilizationPercent, nearExhaustion });
+  expect(views.ipam()).toEqual({ capacity, allocated, quarantined: 0, free, utilizationPercent, nearExhaustion });
   // Somebody has to do something about it before there are none.
   expect((await views.health()).notes).toEqual(nearExhaustion ? ["few blocks of addresses are left"] : []);
 });

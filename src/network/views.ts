@@ -29,6 +29,8 @@ const NEAR_EXHAUSTION = 0.05;
 export interface AddressUse {
   readonly capacity: number;
   readonly allocated: number;
+  /** Those of `allocated` whose sandbox is gone, until nothing on the host can be using them. */
+  readonly quarantined: number;
 }
 
 /** Whether packets are decided by what is declared: `no_network` where there are none to decide, as yet or ever. */
@@ -234,10 +236,11 @@ export class NetworkViews {
   }
 
   ipam() {
-    const { capacity, allocated } = this.dependencies.addresses();
+    const { capacity, allocated, quarantined } = this.dependencies.addresses();
     const free = Math.max(0, capacity - allocated);
     const utilizationPercent = capacity === 0 ? 100 : Math.round((allocated / capacity) * 1000) / 10;
-    return { capacity, allocated, free, utilizationPercent, nearExhaustion: free <= capacity * NEAR_EXHAUSTION };
+    const nearExhaustion = free <= capacity * NEAR_EXHAUSTION;
+    return { capacity, allocated, quarantined, free, utilizationPercent, nearExhaustion };
   }
 
   async endpoints(): Promise<readonly EndpointView[]> {

@@ -16,6 +16,7 @@ import type { ExecutionOperations } from "./executions/operations.ts";
 import { fileOperations } from "./files/files.ts";
 import type { FileSystemOperations } from "./files/operations.ts";
 import { ping, readFile, refreshUsage, runProcess, writeFile } from "./guest-access.ts";
+import type { LeaseUse } from "./leases.ts";
 import { type Status, STATUSES, statusOf } from "./lifecycle.ts";
 import type { SandboxDirectory } from "../network/sandboxes.ts";
 import { watchOvershoot } from "./overshoot.ts";
@@ -58,7 +59,7 @@ export interface SandboxCore {
   /** Every sandbox, as the network fabric knows it. */
   readonly directory: SandboxDirectory;
   /** Blocks of addresses: how many there are, and how many nobody could get now. */
-  addressUse(): { readonly capacity: number; readonly allocated: number };
+  addressUse(): LeaseUse;
   /** What sandboxes and pools were made from. */
   dependants(): readonly Dependant[];
   /** Refuses what is new and ends what nobody could wait for (dry-runs), so that the requests in progress can end. */

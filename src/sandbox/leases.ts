@@ -19,6 +19,12 @@ interface LeaseDependencies {
 /** Values by kind, as they go into a record and a launch. */
 export type Leases = Readonly<Partial<Record<LeaseKind, number>>>;
 
+export interface LeaseUse {
+  readonly capacity: number;
+  readonly allocated: number;
+  readonly quarantined: number;
+}
+
 const entriesOf = (leases: Leases): [LeaseKind, number][] => Object.entries(leases) as [LeaseKind, number][];
 
 export class LeaseBook {
@@ -69,11 +75,11 @@ export class LeaseBook {
     for (const [kind, value] of entriesOf(leases)) this.#states(kind).set(value, "quarantined");
   }
 
-  /** How many values of a kind there are, and how many nobody could get now. */
-  useOf(kind: LeaseKind): { readonly capacity: number; readonly allocated: number } {
+  /** How many values of a kind there are, how many are not free, and how many of these only wait in quarantine. */
+  useOf(kind: LeaseKind): LeaseUse {
     const { first, count, excluded } = this.dependencies.ranges[kind] ?? { first: 0, count: 0 };
     const left = [...(excluded ?? [])].filter((value) => value >= first && value < first + count).length;
-    return { capacity: count - left, allocated: this.#states(kind).size };
+    return { capacity: count - left, allocated: this.#states(kind).size, quarantined: this.#quarantined(kind).length };
   }
 
   /** Frees quarantined values that are clean, a bounded number of checks at a time. Joins a sweep that is running. */

@@ -21,7 +21,7 @@ describe("a sandbox with a network", () => {
     expect(found).toMatchObject({ isUp: true, isUnderPolicy: true, block: 2 });
     expect(world.host.launchedWith).toMatchObject({ hostInterface: name });
     expect(record).toMatchObject({ guest_ip: "10.0.0.2", netns: name.replace("vh", "eph-"), dhcp_leasefile: null });
-    expect(core.addressUse()).toEqual({ capacity: 7, allocated: 1 });
+    expect(core.addressUse()).toEqual({ capacity: 7, allocated: 1, quarantined: 0 });
     expect(core.directory.all().map(({ id }) => id)).toEqual(["one"]);
   });
 
@@ -49,12 +49,14 @@ describe("a sandbox with a network", () => {
     const [, { ...left }] = onlyInterface(world)[0]!;
     world.host.networks.interfaces.set("left", left);
     await core.operations.remove(admin, "one");
-    const { capacity } = core.addressUse();
+    const { capacity, ...use } = core.addressUse();
+    expect(use).toEqual({ allocated: 1, quarantined: 1 });
     for (let other = 1; other < capacity; other++) await make(`other-${other}`);
     await expect(make("last")).rejects.toMatchObject({ code: "ADDRESSES_EXHAUSTED" });
     world.host.networks.interfaces.delete("left");
     await make("last");
     expect(onlyInterface(world).at(-1)?.[1].block).toBe(left.block);
+    expect(core.addressUse()).toEqual({ capacity, allocated: capacity, quarantined: 0 });
   });
 
   test("is not made where the host cannot connect it, and nothing is leased", async () => {

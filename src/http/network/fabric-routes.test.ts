@@ -65,6 +65,7 @@ describe("the host", () => {
     expect((await harness.call("GET", "/v1/network/ipam")).json).toEqual({
       capacity: 4094,
       allocated: 1,
+      quarantined: 0,
       free: 4093,
       utilization_percent: 0,
       near_exhaustion: false,

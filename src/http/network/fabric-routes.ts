@@ -258,8 +258,8 @@ function identityOf(text: string): number {
 }
 
 function ipamReply(views: NetworkViews) {
-  const { capacity, allocated, free, utilizationPercent, nearExhaustion } = views.ipam();
-  return { capacity, allocated, free, utilization_percent: utilizationPercent, near_exhaustion: nearExhaustion };
+  const { utilizationPercent, nearExhaustion, ...counts } = views.ipam();
+  return { ...counts, utilization_percent: utilizationPercent, near_exhaustion: nearExhaustion };
 }
 
 function healthReply(health: HealthView) {

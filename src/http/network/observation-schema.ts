@@ -107,7 +107,12 @@ export const ipcacheList = listOf(ipcacheSchema);
 export const ipamSchema = Type.Object(
   {
     capacity: Type.Integer({ description: "Blocks of addresses, one a sandbox." }),
-    allocated: Type.Integer(),
+    allocated: Type.Integer({ description: "Not free: held by a sandbox, or in quarantine." }),
+    quarantined: Type.Integer({
+      description:
+        "Those of `allocated` whose sandbox is gone. They are free when nothing on the host can be using them, which is " +
+        "looked at in rounds, and at once when no other is left.",
+    }),
     free: Type.Integer(),
     utilization_percent: Type.Number(),
     near_exhaustion: Type.Boolean(),

@@ -123,7 +123,7 @@ export class NetworkWorld {
           return answer;
         },
       },
-      addresses: () => ({ capacity: 4094, allocated: this.sandboxes.size }),
+      addresses: () => ({ capacity: 4094, allocated: this.sandboxes.size, quarantined: 0 }),
       presence: async () => this.presence,
       notes: () => this.notes,
       capturesDir: "/nonexistent/captures",
