@@ -1099,6 +1099,7 @@ export type TerminalSize = {
 export type VmRecord = {
   readonly id: string;
   readonly name: string;
+  /** Which machine runs it. Of a sandbox that is no machine, such as a process sandbox, this is `flux-vm` for the sake of older clients, and `request.image` is the id of its backend. */
   readonly backend: string;
   readonly status: "creating" | "running" | "paused" | "stopped" | "failed";
   readonly pid: number | null;

@@ -32,7 +32,11 @@ export const vmRecordSchema = Type.Object(
   {
     id: Type.String(),
     name: Type.String(),
-    backend: Type.String(),
+    backend: Type.String({
+      description:
+        "Which machine runs it. Of a sandbox that is no machine, such as a process sandbox, this is `flux-vm` for the sake " +
+        "of older clients, and `request.image` is the id of its backend.",
+    }),
     status: Type.Union(["creating", "running", "paused", "stopped", "failed"].map((status) => Type.Literal(status))),
     pid: nullable(Type.Integer()),
     created_at: timestamp,
