@@ -66,6 +66,7 @@ export async function killAt(point: CrashPoint, { agent, create, settled, beside
 
   type Item = { readonly id: string; readonly state: string; readonly pid: number | null };
   const list = await agent.json<{ items: Item[] }>("GET", "/v1/sandboxes");
+  if (made !== null && way !== remove) expect(list.body.items.map(({ id }) => id)).toContain(made.id);
   for (const { id, state, pid } of list.body.items) {
     if (id === settled.id) continue;
     const path = `/v1/sandboxes/${id}`;

@@ -151,7 +151,7 @@ test("a restore ends the connections, and new ones are taken", async () => {
 
 test("a guest that listens is told each time it was put back, and draws other random numbers", async () => {
   if ((await machine.exec("ls -d /sys/bus/*/drivers/vmgenid")).exitCode !== 0) {
-    process.stderr.write("missing guest capability: a kernel with CONFIG_VMGENID\n");
+    process.stdout.write("missing guest capability: a kernel with CONFIG_VMGENID\n");
     return;
   }
   const path = machine.snapshot("random");
