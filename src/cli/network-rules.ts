@@ -26,9 +26,17 @@ function allowRule(word: string): Rule {
   // A name without a dot has no public address, so it is a port that somebody mistyped.
   const name = word.includes("/") || !word.includes(".") ? null : hostNameOf(word);
   if (name !== null) return { list: "allow_fqdns", entry: name };
-  throw new UsageError(
-    `${JSON.stringify(word)} is no range (10.0.0.0/8), port (tcp/443), host name (example.org) or entity (world)`,
-  );
+  throw new UsageError(`${JSON.stringify(word)} is ${misfit(word)}`);
+}
+
+/** What a word that is no rule was meant to be, by its first part, and is not. */
+function misfit(word: string): string {
+  const [first = "", ...rest] = word.split("/");
+  if (parseAddress(first) !== null) return "no range for allow_cidrs: the prefix is 0 to 32, or to 128 for IPv6";
+  if (/^(?:tcp|udp|sctp)$/i.test(first)) return "no port for allow_ports: it is 1 to 65535, as in tcp/443";
+  if (/^icmp(?:v?6)?$/i.test(first)) return "no port for allow_ports: ICMP has 0 alone, as in icmp/0";
+  if (rest.length === 0 && word.includes(".")) return "no host name for allow_fqdns, such as example.org";
+  return "no range (10.0.0.0/8), port (tcp/443), host name (example.org) or entity (world)";
 }
 
 function denyRule(word: string): Rule {

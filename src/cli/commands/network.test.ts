@@ -115,15 +115,20 @@ describe("policy", () => {
   });
 
   test.each([
-    ["allow", "10.0.0.0/33"],
-    ["allow", "tcp/0"],
-    ["allow", "a b"],
-    ["allow", "tcp443"],
-    ["deny", "tcp/1"],
-    ["deny", "example.org"],
-  ])("%s %s is wrong usage", async (command, rule) => {
+    ["allow", "10.0.0.0/33", "no range for allow_cidrs"],
+    ["allow", "fd00::/129", "no range for allow_cidrs"],
+    ["allow", "tcp/0", "no port for allow_ports: it is 1 to 65535"],
+    ["allow", "icmp/8", "no port for allow_ports: ICMP has 0 alone"],
+    ["allow", "-x.org", "no host name for allow_fqdns"],
+    ["allow", "a b", "or entity (world)"],
+    ["allow", "wordl", "or entity (world)"],
+    ["allow", "tcp443", "or entity (world)"],
+    ["deny", "tcp/1", "is no range, and not udp"],
+    ["deny", "example.org", "is no range, and not udp"],
+  ])("%s %s is wrong usage, and says what it is not", async (command, rule, told) => {
     const { calls } = serve(answers);
-    expect((await run(["policy", command, ID, rule])).status).toBe(2);
+    const { status, stderr } = await run(["policy", command, ID, "--", rule]);
+    expect([status, stderr]).toEqual([2, expect.stringContaining(told)]);
     expect(calls).toEqual([]);
   });
 
