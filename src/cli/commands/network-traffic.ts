@@ -28,8 +28,10 @@ const status: Command = {
     await terminal.out(invocation.output === "json" ? json(found) : objectFields(rest));
     if (found.enforcement === "no_network") {
       await terminal.err("fluxctl: the policy is stored, and there is no network to enforce it on\n");
+      return EXIT.failure;
     }
-    return found.enforcement === "in_force" ? EXIT.success : EXIT.failure;
+    // An older agent does not say `enforcement`.
+    return found.policy_synced ? EXIT.success : EXIT.failure;
   },
 };
 

@@ -155,14 +155,14 @@ describe("policy", () => {
 describe("traffic", () => {
   test("status fails when what is declared is not in force", async () => {
     const status = { mode: "ebpf", attached: true, interface: "vhabc", policy_synced: true, policy };
-    let enforcement = "in_force";
-    serve({ [`GET ${BOX}/status`]: () => Response.json({ ...status, enforcement }) });
+    let answer: object = status;
+    serve({ [`GET ${BOX}/status`]: () => Response.json(answer) });
     const done = await run(["status", ID]);
     expect([done.status, done.stdout.split("\n")[2]]).toEqual([0, "interface:     vhabc"]);
     expect(done.stdout).not.toContain("allow_cidrs");
-    enforcement = "out_of_sync";
+    answer = { ...status, policy_synced: false, enforcement: "out_of_sync" };
     expect(await run(["status", ID, "-o", "json"])).toMatchObject({ status: 1, stderr: "" });
-    enforcement = "no_network";
+    answer = { ...status, enforcement: "no_network" };
     const stderr = "fluxctl: the policy is stored, and there is no network to enforce it on\n";
     expect(await run(["status", ID, "-o", "json"])).toMatchObject({ status: 1, stderr });
   });
