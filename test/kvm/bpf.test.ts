@@ -51,5 +51,6 @@ describe.skipIf(missing !== null).each([...KERNELS])("programs in Linux $kernel"
     const argv = ["bun", "test", "--timeout", "300000", "./test/system/packets.test.ts", "-t", "verifier"];
     const { status, errors } = await host.run(argv, {});
     expect({ status, errors: status === 0 ? "" : errors }).toEqual({ status: 0, errors: "" });
+    expect(Number(/(\d+) pass/.exec(errors)?.[1])).toBe(1);
   });
 });

@@ -6,7 +6,7 @@ import { until } from "../harness/machine-station.ts";
 import { AGENT_FOLDER, AGENT_PORT, KvmAgent, succeed } from "./harness/agent.ts";
 import { isFull, missing } from "./harness/conditions.ts";
 import { NetworkGuest, type NetworkGuestRequest } from "./harness/network-guest.ts";
-import { arrivedInLan, GUEST, LAN, makeLan, makeWorld, STATIONS } from "./harness/surroundings.ts";
+import { arrivedIn, GUEST, LAN, makeLan, makeWorld, STATIONS } from "./harness/surroundings.ts";
 import type { KernelSeries } from "./host/kernel.ts";
 import { CPUS_FOR_GUESTS, KvmHost } from "./host/machine.ts";
 
@@ -74,10 +74,10 @@ describe.skipIf(missing !== null).each([...HOSTS])("stations on Linux $kernel", 
       (await guest.get<{ items: readonly unknown[] }>("drop-reasons")).items;
     /** Which of these the guest hears, as "ADDRESS PORT"; what it may not hear has not even arrived. */
     const heardOf = async (...ends: (readonly [address: string, port: number])[]): Promise<string[]> => {
-      await arrivedInLan(host);
+      await arrivedIn(host, "lan");
       const texts = await Promise.all(ends.map(([address, port]) => guest.hears(port, address)));
       const heard = ends.flatMap(([address, port], at) => (texts[at] === `port ${port}\n` ? `${address} ${port}` : []));
-      expect(await arrivedInLan(host)).toEqual(heard.toSorted());
+      expect(await arrivedIn(host, "lan")).toEqual(heard.toSorted());
       return heard;
     };
 
@@ -139,24 +139,24 @@ describe.skipIf(missing !== null).each([...HOSTS])("stations on Linux $kernel", 
         await guest.output(`setsid sh -c '${calls}' </dev/null >/dev/null 2>&1 &
 until test -e /run/calls; do sleep 0.1; done`);
         await agent.kill();
-        await arrivedInLan(host);
-        await until("it reaches what it may", async () => (await arrivedInLan(host)).includes(`${other} 80`));
+        await arrivedIn(host, "lan");
+        await until("it reaches what it may", async () => (await arrivedIn(host, "lan")).includes(`${other} 80`));
         await Bun.sleep(QUIET_MS);
-        expect(await arrivedInLan(host)).toEqual([`${other} 80`]);
+        expect(await arrivedIn(host, "lan")).toEqual([`${other} 80`]);
 
         // Links that are pinned are gone with their pins; filters go with what they hang on.
         await said("find", "/sys/fs/bpf", "-path", "*/links/*", "-delete");
         await host.run(["tc", "qdisc", "delete", "dev", link, "clsact"]);
-        await arrivedInLan(host);
+        await arrivedIn(host, "lan");
         await Bun.sleep(QUIET_MS);
-        expect(await arrivedInLan(host)).toEqual([]);
+        expect(await arrivedIn(host, "lan")).toEqual([]);
 
         agent = await KvmAgent.start(host);
         guest = guest.of(agent);
         expect(await guest.get<object>("status")).toMatchObject({ attached: true, policy_synced: true });
-        await until("it reaches that again", async () => (await arrivedInLan(host)).includes(`${other} 80`));
+        await until("it reaches that again", async () => (await arrivedIn(host, "lan")).includes(`${other} 80`));
         await Bun.sleep(QUIET_MS);
-        expect(await arrivedInLan(host)).toEqual([`${other} 80`]);
+        expect(await arrivedIn(host, "lan")).toEqual([`${other} 80`]);
       });
     }
 

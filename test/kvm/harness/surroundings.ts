@@ -10,6 +10,17 @@ export interface Link {
   readonly world: string;
 }
 
+const SEEN = `table inet seen {
+  set ipv4 { type ipv4_addr . inet_service; flags dynamic; size 1024; }
+  set ipv6 { type ipv6_addr . inet_service; flags dynamic; size 1024; }
+  chain arriving {
+    type filter hook input priority 0;
+    tcp flags & (syn | ack) == syn update @ipv4 { ip daddr . tcp dport }
+    tcp flags & (syn | ack) == syn update @ipv6 { ip6 daddr . tcp dport }
+  }
+}
+`;
+
 /** Makes a world that answers at the far end of each link, and whose server for names the host has. */
 export async function makeWorld(host: KvmHost, links: readonly [Link, ...Link[]]): Promise<void> {
   const addresses = links.flatMap(({ host: near, world }) => [
@@ -26,6 +37,7 @@ export async function makeWorld(host: KvmHost, links: readonly [Link, ...Link[]]
   ]);
   const worlds = links.map(({ world }) => world);
   await host.write("/etc/resolv.conf", Buffer.from(`nameserver ${worlds[0]}\n`), 0o644);
+  await see(host, "world");
   await answers(host, "world", worlds);
 }
 
@@ -34,17 +46,6 @@ export const LAN = { link: "plug", bridge: "lan0" } as const;
 /** Addresses on it: two that answer of either family, and those that a guest may have. */
 export const STATIONS = { ipv4: ["192.0.2.1", "192.0.2.2"], ipv6: ["2001:db8::1", "2001:db8::2"] } as const;
 export const GUEST = { ipv4: "192.0.2.5", ipv6: "2001:db8::5" } as const;
-
-const SEEN = `table inet seen {
-  set ipv4 { type ipv4_addr . inet_service; flags dynamic; size 1024; }
-  set ipv6 { type ipv6_addr . inet_service; flags dynamic; size 1024; }
-  chain arriving {
-    type filter hook input priority 0;
-    tcp flags & (syn | ack) == syn update @ipv4 { ip daddr . tcp dport }
-    tcp flags & (syn | ack) == syn update @ipv6 { ip6 daddr . tcp dport }
-  }
-}
-`;
 
 /** Makes the network, with a switch and its stations in a namespace. */
 export async function makeLan(host: KvmHost): Promise<void> {
@@ -62,20 +63,24 @@ export async function makeLan(host: KvmHost): Promise<void> {
     ...["lo", "port0", "port1", "switch"].map((link) => `-n lan link set ${link} up`),
     ...[LAN.link, "uplink", LAN.bridge].map((link) => `link set ${link} up`),
   ]);
-  await host.write("/tmp/seen.nft", Buffer.from(SEEN), 0o600);
-  await inLan(host, "nft", "-f", "/tmp/seen.nft");
+  await see(host, "lan");
   await answers(host, "lan", [...STATIONS.ipv4, ...STATIONS.ipv6]);
 }
 
-/** To which addresses and ports somebody began a connection since this was asked last, as it arrived at the stations. */
-export async function arrivedInLan(host: KvmHost): Promise<readonly string[]> {
-  const listed = await inLan(host, "nft", "list", "table", "inet", "seen");
-  for (const set of ["ipv4", "ipv6"]) await inLan(host, "nft", "flush", "set", "inet", "seen", set);
+/** To which addresses and ports somebody began a connection since this was asked last, as it arrived there. */
+export async function arrivedIn(host: KvmHost, namespace: "lan" | "world"): Promise<readonly string[]> {
+  const listed = await within(host, namespace, "nft", "list", "table", "inet", "seen");
+  for (const set of ["ipv4", "ipv6"]) await within(host, namespace, "nft", "flush", "set", "inet", "seen", set);
   return [...listed.matchAll(/([0-9a-f.:]+) \. (\d+)/g)].map(([, address, port]) => `${address} ${port}`).sort();
 }
 
-async function inLan(host: KvmHost, ...argv: string[]): Promise<string> {
-  return Buffer.from((await succeed(host, ["ip", "netns", "exec", "lan", ...argv])).output).toString();
+async function see(host: KvmHost, namespace: string): Promise<void> {
+  await host.write("/tmp/seen.nft", Buffer.from(SEEN), 0o600);
+  await within(host, namespace, "nft", "-f", "/tmp/seen.nft");
+}
+
+async function within(host: KvmHost, namespace: string, ...argv: string[]): Promise<string> {
+  return Buffer.from((await succeed(host, ["ip", "netns", "exec", namespace, ...argv])).output).toString();
 }
 
 async function ip(host: KvmHost, lines: readonly string[]): Promise<void> {

@@ -7,7 +7,7 @@ import { greeting } from "../../harness/names.ts";
 import { AGENT_FOLDER, AGENT_PORT, KvmAgent, succeed } from "../harness/agent.ts";
 import { isFull, missing } from "../harness/conditions.ts";
 import { NetworkGuest, type NetworkGuestRequest } from "../harness/network-guest.ts";
-import { makeWorld } from "../harness/surroundings.ts";
+import { arrivedIn, makeWorld } from "../harness/surroundings.ts";
 import type { KernelSeries } from "../host/kernel.ts";
 import { CPUS_FOR_GUESTS, KvmHost } from "../host/machine.ts";
 
@@ -17,11 +17,16 @@ const BOOT_TIMEOUT_MS = 10 * 60_000;
 
 /** Addresses that are kept for examples: the host's end and the world's. */
 const [HOST_END, WORLD] = ["198.51.100.1", "198.51.100.2"];
+const METADATA = "169.254.169.254";
+/** An agent answers only who asks something. */
+const QUESTION = "GET /healthz HTTP/1.0\\r\\n\\r\\n";
 const TEMPLATE = `${AGENT_FOLDER}/state/templates/micro`;
 const MEMORY_MIB = 192;
 const FLEET_MEMORY_MIB = 96;
 const FLEET_AT_ONCE = 8;
 const FLEET = isFull ? 50 : 6;
+/** Time enough for a guest that calls all the while. */
+const QUIET_MS = 6_000;
 const PINGS = 40;
 const PACKETS_A_SECOND = 5;
 
@@ -83,6 +88,10 @@ function hostTests(kernel: KernelSeries, { machines, fleet }: Parts): void {
     const resolves = async (name: string): Promise<boolean> =>
       (await guest.attempt(`timeout 5 nslookup -type=a ${name} 169.254.0.1`)).includes(WORLD);
 
+    const drops = async (): Promise<Record<string, unknown>[]> =>
+      (await guest.get<{ items: Record<string, unknown>[] }>("drop-reasons")).items;
+    const reasons = async (): Promise<unknown[]> => (await drops()).map(({ reason }) => reason);
+
     test("is made with an address, and reaches the world by name", async () => {
       // The first network of a host brings what all of them share.
       await (await create(machine, MEMORY_MIB)).delete();
@@ -109,8 +118,15 @@ function hostTests(kernel: KernelSeries, { machines, fleet }: Parts): void {
     });
 
     test("reaches neither the agent, nor other addresses of the host, nor the metadata of clouds", async () => {
-      for (const address of [gateway, HOST_END]) expect(await hears(AGENT_PORT, address)).toBe("");
-      expect(await hears(80, "169.254.169.254")).toBe("");
+      for (const address of [gateway, HOST_END]) {
+        const asked = `printf '${QUESTION}' | nc -w 3 ${address} ${AGENT_PORT}`;
+        expect(await guest.attempt(asked)).toBe("");
+      }
+      // Somebody does answer there.
+      const near = `exec 3<>/dev/tcp/${HOST_END}/${AGENT_PORT}; printf '${QUESTION}' >&3; head -n 1 <&3`;
+      expect(await said("timeout", "60", "bash", "-c", near)).toMatch(/^HTTP\/1\.. 200 /);
+      expect(await hears(80, METADATA)).toBe("");
+      expect(await drops()).toContainEqual(expect.objectContaining({ destination: METADATA, destination_port: 80 }));
       expect(await guest.output(`ping -c 1 -W 2 ${gateway} >/dev/null && echo yes`)).toBe("yes\n");
     });
 
@@ -119,8 +135,7 @@ function hostTests(kernel: KernelSeries, { machines, fleet }: Parts): void {
       await guest.post("policy", { default_allow: false, allow_cidrs: [`${WORLD}/32`], allow_ports: ["tcp/80"] });
       expect(await hears(80)).toBe("port 80\n");
       expect(await hears(8080)).toBe("");
-      const { items: drops } = await guest.get<{ items: Record<string, unknown>[] }>("drop-reasons");
-      expect(drops).toContainEqual(expect.objectContaining({ destination_port: 8080, reason: "l4-miss" }));
+      expect(await drops()).toContainEqual(expect.objectContaining({ destination_port: 8080, reason: "l4-miss" }));
       const { items: flows } = await guest.get<{ items: Record<string, unknown>[] }>("flows");
       expect(flows).toContainEqual(expect.objectContaining({ destination_port: 80, verdict: "allow" }));
       expect((await guest.get<{ dropped_packets: number }>("stats")).dropped_packets).toBeGreaterThan(0);
@@ -138,6 +153,7 @@ function hostTests(kernel: KernelSeries, { machines, fleet }: Parts): void {
       const received = Number(await guest.output(flood));
       const seconds = Math.ceil((performance.now() - startedAt) / 1000) + 1;
       expect(received).toBeWithin(1, Math.min(PINGS, PACKETS_A_SECOND * seconds + 1));
+      expect(await reasons()).toContain("rate-limit");
       await guest.post("policy", {});
     });
 
@@ -149,10 +165,7 @@ function hostTests(kernel: KernelSeries, { machines, fleet }: Parts): void {
       expect(await resolves("other.test")).toBe(false);
       expect(await greets("good.test")).toBe("port 443\n");
       expect(await greets("other.test")).toBe("");
-      const { items: drops } = await guest.get<{ items: Record<string, unknown>[] }>("drop-reasons");
-      const reasons = drops.map(({ reason }) => reason);
-      expect(reasons).toContain("dns-deny");
-      expect(reasons).toContain("sni-deny");
+      expect(await reasons()).toEqual(expect.arrayContaining(["dns-deny", "sni-deny"]));
       await guest.post("edge", {});
       expect(await greets("other.test")).toBe("port 443\n");
     });
@@ -166,7 +179,10 @@ function hostTests(kernel: KernelSeries, { machines, fleet }: Parts): void {
 until test -s /root/heard; do sleep 0.1; done`,
         );
         await agent.kill();
-        await Bun.sleep(5_000);
+        await arrivedIn(host, "world");
+        await until("it reaches what it may", async () => (await arrivedIn(host, "world")).includes(`${WORLD} 80`));
+        await Bun.sleep(QUIET_MS);
+        expect(await arrivedIn(host, "world")).toEqual([`${WORLD} 80`]);
         agent = await KvmAgent.start(host);
         guest = guest.of(agent);
         const heard = await guest.output("cat /root/heard");
