@@ -15,6 +15,40 @@ setDefaultTimeout(120_000);
 const ORDINARY_UID = 65_533;
 const GRANTED = 8080;
 const OTHER = 8081;
+const ECHOING = 8082;
+
+/** Answers each piece with itself. */
+const ECHO = `Bun.listen({ hostname: "0.0.0.0", port: Number(process.argv[1]),
+  socket: { data(one, piece) { one.write(piece); } } });
+console.log("open");`;
+
+/**
+ * Until its input ends: sends through one connection, a byte at each answer, and tries to open others all the time.
+ * Prints the answers of the one, its ends, and how many others were opened at each port.
+ */
+const PROBE = `const [host, echoing, ...ports] = process.argv.slice(1);
+const seen = { answers: 0, ends: 0, opened: Object.fromEntries(ports.map((port) => [port, 0])) };
+await Bun.connect({ hostname: host, port: Number(echoing), socket: {
+  open(one) { one.write("x"); },
+  data(one) {
+    if (seen.answers++ === 0) console.log("open");
+    setTimeout(() => one.write("x"), 5);
+  },
+  close() { seen.ends++; },
+} });
+const { connect } = require("node:net");
+setInterval(() => {
+  for (const port of ports) {
+    const tried = connect(Number(port), host, () => { seen.opened[port]++; tried.destroy(); });
+    tried.on("error", () => {});
+    setTimeout(() => tried.destroy(), 1500);
+  }
+}, 50);
+for await (const _ of Bun.stdin.stream());
+// One more, so that the connection is not one that ended by silence.
+for (const before = seen.answers; seen.answers === before; ) await Bun.sleep(5);
+console.log(JSON.stringify(seen));
+process.exit();`;
 
 let lab: Lab;
 let agent: TestAgent;
@@ -142,6 +176,34 @@ test("while no agent runs all is as it was, and the next goes on with it", async
   expect([await said(sandbox, GRANTED), await said(sandbox, OTHER)]).toEqual([greetingAt(GRANTED), ""]);
   const status = await agent.json("GET", `/v1/vms/${sandbox.id}/network/status`);
   expect(status.body).toMatchObject({ attached: true, policy_synced: true });
+  await sandbox.delete();
+});
+
+test("an open connection goes on while the agent is killed, stopped and started, and nothing denied passes", async () => {
+  await using echo = await Server.start(lab.outside, ECHO, String(ECHOING));
+  const sandbox = await TestSandbox.create(agent, { net_ports: [GRANTED, ECHOING] });
+  const namespace = await namespaceOf(sandbox.id);
+  const enter = ["nsenter", `--net=/run/netns/${namespace}`];
+  const ports = [ECHOING, GRANTED, OTHER].map(String);
+  await using probe = Bun.spawn([...enter, process.execPath, "-e", PROBE, world, ...ports], {
+    stdin: "pipe",
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  const reader = probe.stdout.getReader();
+  expect(new TextDecoder().decode((await reader.read()).value)).toBe("open\n");
+  await agent.kill9();
+  expect(await opens(namespace, world, GRANTED)).toBe(true);
+  await agent.start();
+  expect(await agent.stop()).toBe(0);
+  expect(await opens(namespace, world, GRANTED)).toBe(true);
+  await agent.start();
+  expect(await said(sandbox, GRANTED)).toBe(greetingAt(GRANTED));
+  probe.stdin.end();
+  const seen = JSON.parse(new TextDecoder().decode((await reader.read()).value));
+  expect(seen).toMatchObject({ ends: 0, opened: { [OTHER]: 0 } });
+  expect(seen.answers).toBeGreaterThan(50);
+  expect(seen.opened[GRANTED]).toBeGreaterThan(5);
   await sandbox.delete();
 });
 
