@@ -96,7 +96,7 @@ pub fn run(input: &[u8]) {
     let (mut kernel, mut initrd) = (file(&image), initrd);
     MEMORY.with(|memory| {
         let source = BootSource { kernel: &mut kernel, initrd: initrd.as_mut(), command_line: &line };
-        if let Ok(Entry::Linux { address }) = boot::load(memory, source) {
+        if let Ok(Entry::Linux { address } | Entry::Pvh { address }) = boot::load(memory, source) {
             assert!(memory.address_in_range(GuestAddress(address)), "the entry at {address:#x} is not in memory");
         }
     });

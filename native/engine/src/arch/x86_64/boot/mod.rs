@@ -10,7 +10,7 @@ use linux_loader::loader::elf::{Elf, PvhBootCapability};
 use linux_loader::loader::{KernelLoader, bzimage::BzImage};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const PAGE_BYTES: u64 = 4096;
@@ -65,7 +65,7 @@ pub fn load(memory: &GuestMemoryMmap, source: BootSource<'_>) -> Result<Entry> {
         let initrd =
             initrd.map(|file| load_initrd(memory, file, loaded.kernel_end, u64::from(u32::MAX))).transpose()?;
         pvh::write(memory, initrd)?;
-        return Ok(Entry::Pvh { address: entry.0 });
+        return Ok(Entry::Pvh { address: within(memory, entry)? });
     }
     let loaded =
         BzImage::load(memory, None, kernel, Some(HIGH_RAM)).map_err(|error| Error::LoadKernel(error.into()))?;
@@ -75,7 +75,14 @@ pub fn load(memory: &GuestMemoryMmap, source: BootSource<'_>) -> Result<Entry> {
     let limit = u64::from(header.initrd_addr_max);
     let initrd = initrd.map(|file| load_initrd(memory, file, room, limit)).transpose()?;
     linux::write(memory, header, initrd)?;
-    Ok(Entry::Linux { address: loaded.kernel_load.0 + linux::ENTRY_OFFSET })
+    let entry = loaded.kernel_load.unchecked_add(linux::ENTRY_OFFSET);
+    Ok(Entry::Linux { address: within(memory, entry)? })
+}
+
+/// An image may name any entry, and one without code is loaded anywhere.
+fn within(memory: &GuestMemoryMmap, entry: GuestAddress) -> Result<u64> {
+    let is_there = memory.address_in_range(entry);
+    is_there.then_some(entry.0).ok_or(Error::Kernel("its entry does not lie in the memory of the machine"))
 }
 
 fn is_elf(kernel: &mut File) -> Result<bool> {

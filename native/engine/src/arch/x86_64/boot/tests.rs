@@ -108,7 +108,16 @@ fn a_bz_image_is_entered_in_64_bit_mode_with_its_own_header() {
 
 #[test]
 fn kernels_that_cannot_be_booted_are_refused() {
+    // Entered beyond all memory: the one says so, the other has no code and is loaded there.
+    let mut elsewhere = elf(true);
+    let entry = elsewhere.len() - 8;
+    elsewhere[entry..].copy_from_slice(&0xB400_0000_u64.to_le_bytes());
+    let mut nowhere = bz_image(0x20F, 1);
+    nowhere.truncate(2 * 512);
+    nowhere[0x214..0x218].copy_from_slice(&0xB400_0000_u32.to_le_bytes());
     for (kernel, word) in [
+        (elsewhere, "entry does not lie in the memory"),
+        (nowhere, "entry does not lie in the memory"),
         (elf(false), "no PVH entry"),
         (bz_image(0x20B, 1), "older than"),
         (bz_image(0x20F, 0), "older than"),
